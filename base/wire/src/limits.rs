@@ -1,0 +1,26 @@
+//! Bounds of everything that crosses the session, with the reason for each.
+
+/// A frame in either direction. A full spec is the largest thing that travels, plus its envelope.
+pub const FRAME_BYTES_MAX: usize = SPEC_BODY_BYTES_MAX + 64 * 1024;
+/// A command's signed body: enough for a list of every device of a rack.
+pub const COMMAND_BODY_BYTES_MAX: usize = 1 << 20;
+/// A spec's signed body: some thousand instances.
+pub const SPEC_BODY_BYTES_MAX: usize = 4 << 20;
+/// A command's result: a log bundle without an upload URL is cut to 256 KiB, and the rest is small.
+pub const RESULT_BYTES_MAX: usize = 512 * 1024;
+/// One event's report.
+pub const REPORT_BYTES_MAX: usize = 64 * 1024;
+/// Events of one batch: what one database statement stores comfortably.
+pub const EVENTS_PER_BATCH_MAX: usize = 256;
+/// One inventory section as JSON: eight GPUs take 20 KiB, a chassis of drives 100 KiB.
+pub const INVENTORY_SECTION_BYTES_MAX: usize = 1 << 20;
+/// A certificate request for a P-256 key is 300 to 600 bytes.
+pub const CSR_BYTES_MAX: usize = 4096;
+/// A sealed join payload.
+pub const SEALED_TOKEN_BYTES_MAX: usize = 8192;
+/// Conditions of one node: a few for each of 16 GPUs and 64 disks.
+pub const CONDITIONS_MAX: usize = 512;
+/// Unsettled results and in-flight commands in one Hello; the lanes admit 22 at once, acks lag at worst by a few minutes.
+pub const HELLO_COMMANDS_MAX: usize = 1024;
+/// Any name or short text a node reports.
+pub const TEXT_BYTES_MAX: usize = 1024;
