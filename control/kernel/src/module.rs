@@ -1,0 +1,99 @@
+//! What a module hands to the composition root: its methods, its queues, its passes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use store::{Op, Tx};
+
+use crate::BoxFuture;
+use crate::call::Call;
+use crate::fault::Fault;
+
+/// Runs one method on a parsed request. Built by [`Module::method`].
+pub type Handler = Arc<dyn Fn(Arc<Call>, Value) -> BoxFuture<'static, Result<Value, Fault>> + Send + Sync>;
+
+/// Handles one item of a work queue, by its key. Level-triggered: it looks at the rows, not at why it was woken, so running
+/// it twice is running it once. Returns when to look again, if ever.
+pub trait QueueHandler: Send + Sync + 'static {
+    /// The queue's name, which is also its metric label.
+    fn queue(&self) -> &'static str;
+    fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassOutcome {
+    /// Nothing is left to do now.
+    Idle,
+    /// There is more: run again at once.
+    More,
+}
+
+/// Work that repeats by period. `singleton` passes run in one process at a time, under a lease of their name.
+pub trait Pass: Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+    fn period(&self) -> Duration;
+    fn singleton(&self) -> bool {
+        true
+    }
+    fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>>;
+}
+
+/// What one module brings.
+#[derive(Default)]
+pub struct Module {
+    pub name: &'static str,
+    pub methods: Vec<(&'static str, Handler)>,
+    pub queues: Vec<Arc<dyn QueueHandler>>,
+    pub passes: Vec<Arc<dyn Pass>>,
+}
+
+impl Module {
+    pub fn new(name: &'static str) -> Self {
+        Self { name, ..Self::default() }
+    }
+
+    /// Registers the handler of an API method. The request was parsed and checked against `M`'s schema before.
+    pub fn method<M, F>(mut self, handler: F) -> Self
+    where
+        M: api::Method,
+        F: Fn(Arc<Call>, M::Request) -> BoxFuture<'static, Result<M::Response, Fault>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let handler = Arc::new(handler);
+        let erased: Handler = Arc::new(move |call, value| {
+            let handler = handler.clone();
+            Box::pin(async move {
+                let request = api::parse_request::<M>(value)
+                    .map_err(|invalid| crate::ApiError::invalid(&invalid.pointer, invalid.message))?;
+                let response = handler(call, request).await?;
+                serde_json::to_value(&response).map_err(|source| Fault::Internal {
+                    doing: "encode the answer",
+                    source: Box::new(source),
+                })
+            })
+        });
+        self.methods.push((M::NAME, erased));
+        self
+    }
+
+    pub fn queue(mut self, handler: Arc<dyn QueueHandler>) -> Self {
+        self.queues.push(handler);
+        self
+    }
+
+    pub fn pass(mut self, pass: Arc<dyn Pass>) -> Self {
+        self.passes.push(pass);
+        self
+    }
+}
+
+/// Wakes a queue's handler for a key when the transaction commits.
+pub async fn wake(tx: &mut Tx<'_>, queue: &'static str, key: &str) -> Result<(), store::StoreError> {
+    store::work::enqueue(tx, queue, key, &Value::Null, Duration::ZERO).await
+}
+
+/// Ops of this crate's own statements.
+pub const OP_AUDIT: Op = Op::new("audit_write");

@@ -1,0 +1,4 @@
+//! Ports: where modules that do not know each other meet, and where a fake may stand for the real thing.
+
+pub mod iam;
+pub mod node;

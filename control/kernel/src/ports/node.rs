@@ -1,0 +1,66 @@
+//! Between `fleet`, which owns nodes, and the modules that put things on them.
+
+use std::collections::BTreeMap;
+
+use model::{NodeId, PoolId, TenantId, Timestamp};
+use store::{StoreError, Tx};
+use wire::proto::agent::{NodeReport, NodeSpec};
+
+use crate::BoxFuture;
+use crate::fault::Fault;
+
+/// Contributes a part of every node's spec. Called inside the transaction that writes the spec, so it reads rows
+/// and nothing else.
+pub trait SpecContributor: Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+    fn part<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId)
+    -> BoxFuture<'a, Result<NodeSpec, StoreError>>;
+}
+
+/// What a node offers, as its accepted inventory says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFacts {
+    pub node_id: NodeId,
+    /// None when it was taken out of its pool.
+    pub pool: Option<(PoolId, TenantId)>,
+    /// Sections of the stored inventory; each is absent until the node reported it.
+    pub inventory: wire::inventory::NodeInventory,
+    /// GPU UUID to why it takes no work: conditions of blocking severity on a device.
+    pub unhealthy: BTreeMap<String, String>,
+}
+
+/// Hears what happens to nodes, inside the transaction in which it happens.
+pub trait NodeObserver: Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+
+    /// The node's offer may have changed: adopted, moved, its inventory or its health.
+    fn facts_changed<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        facts: &'a NodeFacts,
+    ) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// The node's ability to take new work may have changed: state, cordon, drain, quarantine, capability.
+    fn schedulable_changed<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        node_id: NodeId,
+    ) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// A report of the node about itself. Its signature was verified against the node's own certificate and its node id
+    /// is the reporting node's. Runs under a savepoint: an error undoes this handler alone.
+    fn report<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        node_id: NodeId,
+        report: &'a NodeReport,
+        observed_at: Timestamp,
+    ) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// Whether anything of this module is still on the node: what is asked before a node is removed.
+    fn holds<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<Vec<String>, Fault>>;
+}
+
+/// The queue whose handler, in `fleet`, assembles, signs and stores a node's spec. Key: the node's UUID in hyphenated form.
+/// A module wakes it in the transaction that changes its part.
+pub const SPEC_QUEUE: &str = "node-spec";
