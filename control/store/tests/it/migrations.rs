@@ -1,0 +1,71 @@
+use store::{ErrorKind, Sql, migrate, sql};
+use testkit::db;
+
+const FORGET: Sql = sql(
+    "forget",
+    "DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)",
+);
+const FUTURE: Sql =
+    sql("future", "INSERT INTO schema_migrations (version, name, sha256) VALUES (9999, 'later', 'x')");
+const EDITED: Sql = sql("edited", "UPDATE schema_migrations SET sha256 = 'x' WHERE version = 1");
+
+#[tokio::test]
+async fn migrating_twice_and_at_once_changes_nothing() {
+    let db = db().await;
+    let schema = "SELECT md5(string_agg(format('%s.%s %s', table_name, column_name, data_type), E'\\n' ORDER BY table_name, column_name))
+                  FROM information_schema.columns WHERE table_schema = 'public'";
+    let before = db.scalar_text(schema).await;
+    let (one, two) = tokio::join!(migrate::run(&db.store), migrate::run(&db.store));
+    one.unwrap();
+    two.unwrap();
+    assert_eq!(db.scalar_text(schema).await, before);
+    migrate::check(&db.store).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_migration_bears_a_second_run_after_a_crash() {
+    let db = db().await;
+    db.batch("DELETE FROM schema_migrations").await;
+    migrate::run(&db.store).await.unwrap();
+    migrate::check(&db.store).await.unwrap();
+    let rows = db.scalar_i64("SELECT count(*) FROM deployment").await;
+    assert_eq!(rows, 1);
+}
+
+#[tokio::test]
+async fn an_older_a_newer_and_an_edited_database_are_told_apart() {
+    let db = db().await;
+    db.store.execute(&FORGET, &[]).await.unwrap();
+    let older = migrate::check(&db.store).await.unwrap_err();
+    assert!(matches!(older.kind(), ErrorKind::SchemaTooOld { .. }), "{older}");
+    migrate::run(&db.store).await.unwrap();
+
+    db.store.execute(&FUTURE, &[]).await.unwrap();
+    for err in [migrate::check(&db.store).await.unwrap_err(), migrate::run(&db.store).await.unwrap_err()] {
+        assert!(matches!(err.kind(), ErrorKind::SchemaTooNew { found: 9999, .. }), "{err}");
+    }
+    db.store.execute(&FORGET, &[]).await.unwrap();
+
+    db.store.execute(&EDITED, &[]).await.unwrap();
+    let edited = migrate::run(&db.store).await.unwrap_err();
+    assert!(matches!(edited.kind(), ErrorKind::MigrationChanged { version: 1, .. }), "{edited}");
+}
+
+#[tokio::test]
+async fn the_gateway_role_may_do_its_part_and_no_more() {
+    let db = db().await;
+    let config = store::StoreConfig { role: Some("bc_gateway".to_owned()), ..db.config() };
+    let gateway = db.open(config).await;
+    gateway.read(&sql("deployment", "SELECT epoch FROM deployment"), &[]).await.unwrap();
+    for text in [
+        "UPDATE deployment SET epoch = 99",
+        "DELETE FROM audit",
+        "INSERT INTO leases VALUES ('x', 'y', 1, compute_now(), compute_now())",
+        "UPDATE schema_migrations SET name = 'x'",
+        "SELECT partition_ensure('events', compute_now())",
+        "CREATE TABLE mine (x int)",
+    ] {
+        let err = gateway.execute(&sql("forbidden", text), &[]).await.unwrap_err();
+        assert_eq!(*err.kind(), ErrorKind::InsufficientPrivilege, "{text}: {err}");
+    }
+}
