@@ -244,8 +244,7 @@ CREATE INDEX IF NOT EXISTS commands_unhandled ON commands (settled_at) WHERE set
 -- The signed trust bundles; the highest version is the current one.
 CREATE TABLE IF NOT EXISTS trust_bundles (
   version    bigint PRIMARY KEY,
-  body       bytea NOT NULL,
-  signature  bytea NOT NULL,
-  key_id     text NOT NULL,
+  -- An encoded signed message.
+  message    bytea NOT NULL,
   created_at timestamptz NOT NULL DEFAULT compute_now()
 );
