@@ -40,7 +40,7 @@ impl Condition {
 
     /// Whether the condition holds for these attributes. Allocates nothing.
     pub fn evaluate(&self, attributes: &Attributes<'_>) -> Truth {
-        let value = attributes.get(&self.attribute).filter(|value| **value != Value::Null);
+        let value = attributes.get(&self.attribute).filter(|value| !matches!(value, Value::Null));
         if self.operator.comparison == Comparison::Null {
             return self.presence(value.is_some());
         }

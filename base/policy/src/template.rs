@@ -127,14 +127,14 @@ fn matches(pieces: &[Piece], text: &str, attributes: &Attributes<'_>, ignore_cas
     let (mut piece, mut at) = (0, 0);
     // Where to resume when what follows the last run does not fit: after that run, one character further.
     let mut resume: Option<(usize, usize)> = None;
+    let matched = |unresolved| if unresolved { Truth::Unknown(Unknown::Variable) } else { Truth::True };
     loop {
         let step = match pieces.get(piece) {
-            None if at == text.len() => {
-                return if unresolved { Truth::Unknown(Unknown::Variable) } else { Truth::True };
-            }
+            None if at == text.len() => return matched(unresolved),
             None => None,
             Some(Piece::Text(literal)) => literal_step(literal, &text[at..], ignore_case),
             Some(Piece::One) => text[at..].chars().next().map(char::len_utf8),
+            Some(Piece::Run) if piece + 1 == pieces.len() => return matched(unresolved),
             Some(Piece::Run) => {
                 resume = Some((piece, at));
                 Some(0)
