@@ -111,11 +111,6 @@ impl Fields {
     pub(crate) fn bytes(&self, text: &str) -> Result<Vec<u8>, DecodeError> {
         from_base64url(text).ok_or_else(|| self.error("a value in it is not base64url without padding"))
     }
-
-    pub(crate) fn hash(&self, text: &str) -> Result<[u8; 32], DecodeError> {
-        let bytes = self.bytes(text)?;
-        bytes.try_into().map_err(|_| self.error("a digest in it is not 32 bytes"))
-    }
 }
 
 /// Whether two times are within `allowed` of each other.

@@ -156,7 +156,7 @@ fn trust_takes_authorities_only_and_a_bounded_number() {
     let leaf = odd(&ca, |_| {});
     assert!(NodeTrust::new(trust_domain(), &[leaf]).is_err());
     assert!(NodeTrust::new::<Vec<u8>>(trust_domain(), &[]).is_err());
-    assert!(NodeTrust::new(trust_domain(), &vec![ca.certificate_der(); NODE_CAS_MAX + 1]).is_err());
+    assert!(NodeTrust::new(trust_domain(), &[ca.certificate_der(); NODE_CAS_MAX + 1]).is_err());
 }
 
 proptest! {
