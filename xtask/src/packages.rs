@@ -1,0 +1,100 @@
+//! Debian packages that running or testing needs: installed when we may, else named in one command.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::run;
+
+/// A package, and how to tell that it is not needed.
+pub struct Package {
+    pub name: &'static str,
+    pub why: &'static str,
+    pub present: fn() -> bool,
+}
+
+pub const POSTGRESQL: Package =
+    Package { name: "postgresql", why: "the private database", present: postgresql_present };
+pub const OPENSSH_CLIENT: Package = Package {
+    name: "openssh-client",
+    why: "revocation lists are checked with ssh-keygen",
+    present: || on_path("ssh-keygen"),
+};
+pub const IPROUTE: Package =
+    Package { name: "iproute2", why: "network namespaces for fault tests", present: || on_path("ip") };
+
+fn postgresql_present() -> bool {
+    if on_path("initdb") && on_path("postgres") {
+        return true;
+    }
+    let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") else { return false };
+    versions.flatten().any(|version| version.path().join("bin/initdb").exists())
+}
+
+pub fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(|dir| Path::new(dir).to_owned()))
+        .any(|dir| dir.join(program).is_file())
+}
+
+/// Makes the packages be there. As root on Debian it installs them; otherwise it says what to run.
+pub fn ensure(packages: &[Package]) -> anyhow::Result<()> {
+    let missing: Vec<&Package> = packages.iter().filter(|package| !(package.present)()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    let root = rustix::process::geteuid().is_root();
+    if !root || !on_path("apt-get") {
+        for package in &missing {
+            eprintln!("missing  {:<16} {}", package.name, package.why);
+        }
+        bail!(
+            "run this, then try again:\n\n  sudo apt-get install -y --no-install-recommends {}\n",
+            names.join(" ")
+        );
+    }
+    eprintln!("installing {}", names.join(" "));
+    // Debian would start its own cluster on port 5432, which nobody asked for.
+    let policy = DebianPolicy::deny_services();
+    run::must(Command::new("apt-get").args(["update", "-qq"]))?;
+    let installed = run::must(
+        Command::new("apt-get")
+            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(&names)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    );
+    drop(policy);
+    installed?;
+    match missing.iter().find(|package| !(package.present)()) {
+        None => Ok(()),
+        Some(package) => bail!("{} was installed and is still not found", package.name),
+    }
+}
+
+/// Tells Debian's maintainer scripts to start no service while it lives. Left alone when an administrator has one.
+struct DebianPolicy(Option<&'static str>);
+
+impl DebianPolicy {
+    const PATH: &str = "/usr/sbin/policy-rc.d";
+
+    fn deny_services() -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        if Path::new(Self::PATH).exists() {
+            return Self(None);
+        }
+        let written = std::fs::write(Self::PATH, "#!/bin/sh\nexit 101\n")
+            .and_then(|()| std::fs::set_permissions(Self::PATH, std::fs::Permissions::from_mode(0o755)));
+        Self(written.ok().map(|()| Self::PATH))
+    }
+}
+
+impl Drop for DebianPolicy {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
