@@ -109,7 +109,7 @@ CREATE TABLE IF NOT EXISTS join_requests (
 -- What a gateway cannot answer itself, since it holds no key: a worker answers.
 CREATE TABLE IF NOT EXISTS join_inbox (
   inbox_id    uuid PRIMARY KEY,
-  kind        text NOT NULL CHECK (kind IN ('join', 'renew')),
+  kind        text NOT NULL CHECK (kind IN ('join', 'renew', 'fresh')),
   gateway_id  uuid NOT NULL,
   request     bytea NOT NULL CHECK (octet_length(request) <= 32768),
   source_ip   text NOT NULL,

@@ -1,6 +1,6 @@
 //! Who is it, and may they?
 
-use model::TenantId;
+use model::{TenantId, Timestamp};
 use policy::Attributes;
 
 use crate::BoxFuture;
@@ -15,7 +15,25 @@ pub struct Resource {
     /// Whose it is. A policy speaks about a resource only when it is bound in this tenant or one above.
     pub tenant_id: TenantId,
     /// `resource.gpus`, `resource.gpuModel`, …
-    pub attributes: Attributes,
+    pub attributes: Attributes<'static>,
+}
+
+impl Resource {
+    /// One thing: `compute-reservation/rsv_…`.
+    pub fn one(kind: &str, id: impl std::fmt::Display, tenant_id: TenantId) -> Self {
+        Self { name: format!("{kind}/{id}"), tenant_id, attributes: Attributes::new() }
+    }
+
+    /// A kind as a whole, like what a list is asked of or a create adds to: `compute-reservation/*`.
+    pub fn any(kind: &str, tenant_id: TenantId) -> Self {
+        Self::one(kind, "*", tenant_id)
+    }
+
+    /// Adds an attribute: `with("resource.gpus", 8)`.
+    pub fn with(mut self, name: &'static str, value: impl Into<policy::Value<'static>>) -> Self {
+        self.attributes.set(name, value);
+        self
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +59,16 @@ pub trait AuthorizationPort: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<Verdict>, Fault>>;
 }
 
+/// A caller as the database knows it now.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub principal: Principal,
+    /// The database's time of the look-up.
+    pub now: Timestamp,
+}
+
 pub trait AuthenticationPort: Send + Sync + 'static {
-    /// The holder of a bearer token; a refusal for an unknown, expired or revoked one says which only in the log.
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Principal, Fault>>;
+    /// The holder of a bearer token. UNAUTHENTICATED for an unknown, expired or revoked one, and for one whose user is
+    /// disabled; which of these it was, only the log says.
+    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Fault>>;
 }

@@ -1,0 +1,74 @@
+//! What the parts of this crate share.
+
+use std::sync::Arc;
+
+use kernel::ports::node::{NodeObserver, SpecContributor};
+use kit::{Clock, Rng};
+use model::NodeId;
+use store::Store;
+
+use crate::keys::FleetKeys;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Fleet(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub store: Store,
+    pub keys: Option<FleetKeys>,
+    pub contributors: Vec<Arc<dyn SpecContributor>>,
+    pub observers: Vec<Arc<dyn NodeObserver>>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+}
+
+impl Fleet {
+    /// `keys` is absent in a process that only serves the API's reads; what needs them answers UNAVAILABLE.
+    pub fn new(
+        store: Store,
+        keys: Option<FleetKeys>,
+        contributors: Vec<Arc<dyn SpecContributor>>,
+        observers: Vec<Arc<dyn NodeObserver>>,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Self {
+        Self(Arc::new(Inner { store, keys, contributors, observers, clock, rng }))
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(crate) fn rng(&self) -> &dyn Rng {
+        &*self.0.rng
+    }
+
+    pub(crate) fn keys(&self) -> Result<&FleetKeys, kernel::Fault> {
+        self.0.keys.as_ref().ok_or_else(|| {
+            kernel::ApiError::new(model::ErrorCode::Unavailable, "this process holds no signing keys")
+                .into()
+        })
+    }
+
+    pub(crate) fn id<I: model::Id>(&self) -> I {
+        self.0.rng.id(self.0.clock.now())
+    }
+}
+
+/// A queue's key for a node.
+pub(crate) fn node_key(node_id: NodeId) -> String {
+    node_id.uuid().hyphenated().to_string()
+}
+
+pub(crate) fn node_of_key(key: &str) -> Option<NodeId> {
+    uuid::Uuid::parse_str(key).ok().map(NodeId::from_uuid)
+}
+
+/// Lets our generator stand where the key code wants randomness.
+pub(crate) struct AsEntropy<'a>(pub &'a dyn Rng);
+
+impl pki::Entropy for AsEntropy<'_> {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fill(bytes);
+    }
+}

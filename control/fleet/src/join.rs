@@ -1,0 +1,373 @@
+//! Joining and renewing. A gateway holds none of the keys this takes, so it leaves the request in an inbox and relays the answer.
+
+use std::time::{Duration, SystemTime};
+
+use kernel::module::{Pass, PassOutcome, QueueHandler};
+use kernel::{BoxFuture, Fault, ResultExt};
+use model::{JoinRequestId, JoinTokenId, NodeId, PoolId, Role, SiteId, Timestamp};
+use pki::join::{JoinRequest as Opened, open_join};
+use pki::response::JoinResponse;
+use pki::signed::SignedMessage;
+use pki::spiffe::NodeName;
+use prost::Message;
+use serde_json::json;
+use store::{Op, Row, RowExt, Tx};
+use uuid::Uuid;
+use wire::limits::{CSR_BYTES_MAX, SEALED_TOKEN_BYTES_MAX, TEXT_BYTES_MAX};
+use wire::proto::agent::{
+    JoinDeferred, JoinReply, JoinRequest, SignedJoinResponse, join_reply::Outcome,
+};
+
+use crate::core::{AsEntropy, Fleet};
+use crate::{JOIN_CHANNEL, JOIN_QUEUE, sql};
+
+mod fresh;
+mod renew;
+
+const JOIN_ANSWER: Op = Op::new("join_answer");
+/// How soon a machine whose join waits for a person asks again.
+const DEFERRED_RETRY_MS: u32 = 5_000;
+const REQUEST_BYTES_MAX: usize = CSR_BYTES_MAX + SEALED_TOKEN_BYTES_MAX + 4 * TEXT_BYTES_MAX;
+
+/// What goes back to the gateway.
+pub(crate) enum Answer {
+    /// An encoded reply.
+    Reply(Vec<u8>),
+    /// For the machine's operator; says nothing that a stranger could use.
+    Refused(String),
+}
+
+fn refused(why: impl Into<String>) -> Result<Answer, Fault> {
+    Ok(Answer::Refused(why.into()))
+}
+
+/// What a join token allows, read under its lock.
+struct Token {
+    site_id: SiteId,
+    pool_id: Option<PoolId>,
+    deferred: bool,
+}
+
+impl Fleet {
+    /// Answers one inbox row, once.
+    pub(crate) async fn answer_join(&self, inbox_id: Uuid) -> Result<(), Fault> {
+        self.keys()?;
+        self.store()
+            .tx(JOIN_ANSWER, |tx| {
+                Box::pin(async move {
+                    let Some(row) = tx.query_opt(&sql::INBOX_LOCK, &[&inbox_id]).await? else { return Ok(()) };
+                    let answer = match row.get::<_, &str>("kind") {
+                        "join" => self.join(tx, &row).await?,
+                        "renew" => self.renew(tx, &row).await?,
+                        _ => self.bind_fresh(tx, &row).await?,
+                    };
+                    let (reply, refusal) = match answer {
+                        Answer::Reply(reply) => (Some(reply), None),
+                        Answer::Refused(why) => {
+                            let source_ip: &str = row.get("source_ip");
+                            tracing::info!(source_ip, why, "join or renewal refused");
+                            (None, Some(why))
+                        }
+                    };
+                    tx.execute(&sql::INBOX_ANSWER, &[&inbox_id, &reply, &refusal]).await?;
+                    tx.notify(JOIN_CHANNEL, inbox_id.hyphenated().to_string());
+                    Ok::<_, Fault>(())
+                })
+            })
+            .await
+    }
+
+    async fn join(&self, tx: &mut Tx<'_>, row: &Row) -> Result<Answer, Fault> {
+        let keys = self.keys()?;
+        let request: JoinRequest = match wire::decode("join request", row.get("request"), REQUEST_BYTES_MAX) {
+            Ok(request) => request,
+            Err(err) => return refused(err.to_string()),
+        };
+        let now = tx.now().await?;
+        let opened = match open_join(&request.sealed_token, &keys.join_encryption, &request.csr_der, now) {
+            Ok(opened) => opened,
+            Err(err) => return refused(kit::chain(&err)),
+        };
+        if request.role != opened.role.name() || request.agent_version.len() > 64 {
+            return refused("the request does not say what its sealed part says");
+        }
+        // The same CSR gets the same answer, however often it asks.
+        if let Some(cert) = tx.query_opt(&sql::CERT_OF_CSR, &[&opened.csr_sha256.as_slice()]).await? {
+            if cert.opt_ts("revoked_at").is_some() || cert.get("expired") {
+                return refused("this key's certificate is revoked or expired; join with a new key");
+            }
+            return Ok(accepted(cert.get("reply")));
+        }
+        let token = match self.check_token(tx, &opened).await? {
+            Ok(token) => token,
+            Err(why) => return refused(why),
+        };
+        if token.deferred {
+            match self.defer(tx, &opened, &request, row.get("source_ip")).await? {
+                Deferral::Approved => {}
+                Deferral::Wait(id) => return Ok(deferred(id)),
+                Deferral::Rejected => return refused("an operator rejected this join"),
+            }
+        }
+        let token_id = opened.token.id();
+        if tx.execute(&sql::JOIN_TOKEN_USE, &[&token_id.uuid()]).await? == 0 {
+            return refused("the join token has been used as often as it may be");
+        }
+        self.admit(tx, &opened, &token, &request, now).await
+    }
+
+    /// Makes the node and its first certificate.
+    async fn admit(
+        &self,
+        tx: &mut Tx<'_>,
+        opened: &Opened,
+        token: &Token,
+        request: &JoinRequest,
+        now: Timestamp,
+    ) -> Result<Answer, Fault> {
+        let node_id: NodeId = self.id();
+        let name = self.free_name(tx, &opened.hostname).await?;
+        let hardware_key = (request.hardware_key.len() == 32).then(|| request.hardware_key.to_vec());
+        tx.execute(
+            &sql::NODE_INSERT,
+            &[
+                &node_id.uuid(),
+                &token.site_id.uuid(),
+                &opened.role.name(),
+                &name,
+                &opened.hostname,
+                &hardware_key,
+            ],
+        )
+        .await?;
+        let holder = Holder { node_id, site_id: token.site_id, role: opened.role };
+        let reply = self.issue(tx, &holder, &opened.key, opened.csr_sha256, now).await?;
+        if token.deferred {
+            let csr = opened.csr_sha256.as_slice();
+            tx.execute(&sql::JOIN_REQUEST_ISSUED, &[&csr, &node_id.uuid()]).await?;
+        }
+        let data = json!({ "name": name, "joinTokenId": opened.token.id().to_string(), "role": opened.role.name() });
+        self.emit(tx, "node.joined", node_id, data).await?;
+        if let Some(pool_id) = token.pool_id {
+            self.adopt(tx, node_id, pool_id, "join token").await?;
+        }
+        Ok(accepted(&reply))
+    }
+
+    async fn check_token(&self, tx: &mut Tx<'_>, opened: &Opened) -> Result<Result<Token, String>, Fault> {
+        // One text for every way a token can be wrong that a guesser could tell apart.
+        let unknown = || Ok(Err("the join token is unknown, expired or revoked".to_owned()));
+        let token_id: JoinTokenId = opened.token.id();
+        let Some(row) = tx.query_opt(&sql::JOIN_TOKEN_LOCK, &[&token_id.uuid()]).await? else { return unknown() };
+        let Ok(stored) = <[u8; 32]>::try_from(row.get::<_, &[u8]>("secret_sha256")) else { return unknown() };
+        if pki::token::TokenHash::from_bytes(stored) != opened.token.hash()
+            || row.opt_ts("revoked_at").is_some()
+            || row.get("expired")
+        {
+            return unknown();
+        }
+        // Past this line the caller holds the secret, so it may be told more.
+        if row.get::<_, &str>("role") != opened.role.name() {
+            return Ok(Err(format!("the join token is for role {}", row.get::<_, &str>("role"))));
+        }
+        Ok(Ok(Token {
+            site_id: row.id("site_id"),
+            pool_id: row.opt_id("pool_id"),
+            deferred: row.get("deferred"),
+        }))
+    }
+
+    async fn defer(
+        &self,
+        tx: &mut Tx<'_>,
+        opened: &Opened,
+        request: &JoinRequest,
+        source_ip: &str,
+    ) -> Result<Deferral, Fault> {
+        let csr = opened.csr_sha256.as_slice();
+        if let Some(row) = tx.query_opt(&sql::JOIN_REQUEST_OF_CSR, &[&csr]).await? {
+            let id: JoinRequestId = row.id("join_request_id");
+            return Ok(match row.get::<_, &str>("state") {
+                "approved" | "issued" => Deferral::Approved,
+                "pending" if !row.get::<_, bool>("expired") => {
+                    tx.execute(&sql::JOIN_REQUEST_SEEN, &[&id.uuid()]).await?;
+                    Deferral::Wait(id)
+                }
+                _ => Deferral::Rejected,
+            });
+        }
+        let id: JoinRequestId = self.id();
+        tx.execute(
+            &sql::JOIN_REQUEST_INSERT,
+            &[
+                &id.uuid(),
+                &csr,
+                &opened.token.id().uuid(),
+                &opened.role.name(),
+                &opened.hostname,
+                &request.agent_version,
+                &source_ip,
+            ],
+        )
+        .await?;
+        let data = json!({ "hostname": opened.hostname, "role": opened.role.name(), "sourceIp": source_ip });
+        self.emit_about(tx, "join.requested", format!("join-request/{id}"), data).await?;
+        Ok(Deferral::Wait(id))
+    }
+
+    /// The hostname made a name, with a number when another node has it.
+    async fn free_name(&self, tx: &mut Tx<'_>, hostname: &str) -> Result<String, Fault> {
+        let base = name_of_hostname(hostname);
+        tx.query(&sql::NODE_NAME_LOCK, &[&base]).await?;
+        let taken: Vec<String> =
+            tx.query(&sql::NODE_NAMES_LIKE, &[&base]).await?.iter().map(|row| row.get("name")).collect();
+        if !taken.contains(&base) {
+            return Ok(base);
+        }
+        let free = (2u32..).map(|n| format!("{base}-{n}")).find(|name| !taken.contains(name));
+        Ok(free.expect("fewer nodes than numbers"))
+    }
+
+    /// Issues a certificate and stores it with the answer that carries it.
+    async fn issue(
+        &self,
+        tx: &mut Tx<'_>,
+        holder: &Holder,
+        key: &pki::VerifyingKey,
+        csr_sha256: [u8; 32],
+        now: Timestamp,
+    ) -> Result<Vec<u8>, Fault> {
+        let keys = self.keys()?;
+        let name = NodeName {
+            trust_domain: keys.trust.trust_domain.clone(),
+            site_id: holder.site_id,
+            role: holder.role,
+            node_id: holder.node_id,
+        };
+        let issued = keys
+            .node_ca
+            .issue_node(&name, key, now, &AsEntropy(self.rng()))
+            .doing("issue a node certificate")?;
+        let deployment = tx.query_one(&sql::DEPLOYMENT, &[]).await?;
+        let bundle = tx.query_one(&sql::TRUST_BUNDLE, &[]).await?;
+        let response = JoinResponse {
+            node_id: holder.node_id,
+            site_id: holder.site_id,
+            role: holder.role,
+            chain: vec![issued.der.clone()],
+            csr_sha256,
+            trust_bundle: SignedMessage::decode(bundle.get("message")).doing("read the stored trust bundle")?,
+            served_at: now,
+            deployment_id: keys.deployment_id,
+            deployment_epoch: u64::try_from(deployment.get::<_, i64>("epoch")).unwrap_or(0),
+        };
+        let reply = response.sign(&keys.join_signing).encode();
+        tx.execute(
+            &sql::CERT_INSERT,
+            &[
+                &issued.serial.to_string(),
+                &holder.node_id.uuid(),
+                &key.spki_der(),
+                &issued.spki_pin.as_bytes().as_slice(),
+                &SystemTime::from(issued.validity.not_before),
+                &SystemTime::from(issued.validity.not_after),
+                &csr_sha256.as_slice(),
+                &reply,
+            ],
+        )
+        .await?;
+        Ok(reply)
+    }
+}
+
+enum Deferral {
+    Approved,
+    Wait(JoinRequestId),
+    Rejected,
+}
+
+/// Whom a certificate is for.
+struct Holder {
+    node_id: NodeId,
+    site_id: SiteId,
+    role: Role,
+}
+
+fn accepted(signed: &[u8]) -> Answer {
+    let value = SignedJoinResponse { value: signed.to_vec().into() };
+    Answer::Reply(JoinReply { outcome: Some(Outcome::Accepted(value)) }.encode_to_vec())
+}
+
+fn deferred(id: JoinRequestId) -> Answer {
+    let deferred = JoinDeferred { join_request_id: id.to_string(), retry_after_ms: DEFERRED_RETRY_MS };
+    Answer::Reply(JoinReply { outcome: Some(Outcome::Deferred(deferred)) }.encode_to_vec())
+}
+
+/// The first label of a hostname, as a resource name.
+fn name_of_hostname(hostname: &str) -> String {
+    let label = hostname.split('.').next().unwrap_or_default();
+    // Room for a number behind it.
+    let mut name: String = label
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .take(50)
+        .collect();
+    name = name.trim_matches('-').to_owned();
+    if name.is_empty() { "node".to_owned() } else { name }
+}
+
+/// The handler of [`JOIN_QUEUE`].
+pub struct JoinQueue(pub Fleet);
+
+impl QueueHandler for JoinQueue {
+    fn queue(&self) -> &'static str {
+        JOIN_QUEUE
+    }
+
+    fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
+        Box::pin(async move {
+            if let Ok(inbox_id) = Uuid::parse_str(key) {
+                self.0.answer_join(inbox_id).await?;
+            }
+            Ok(None)
+        })
+    }
+}
+
+/// Forgets inbox rows nobody waits for any more.
+pub struct InboxRetention(pub Fleet);
+
+impl Pass for InboxRetention {
+    fn name(&self) -> &'static str {
+        "join-inbox-retention"
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_secs(300)
+    }
+
+    fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>> {
+        Box::pin(async move {
+            let gone = self.0.store().execute(&sql::INBOX_FORGET, &[]).await?;
+            Ok(if gone < 1000 { PassOutcome::Idle } else { PassOutcome::More })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of_hostname;
+
+    #[test]
+    fn a_hostname_becomes_a_resource_name() {
+        for (hostname, name) in [
+            ("gpu-1.example.com", "gpu-1"),
+            ("GPU_1", "gpu-1"),
+            ("-.x", "node"),
+            ("", "node"),
+        ] {
+            assert_eq!(name_of_hostname(hostname), name, "{hostname}");
+            assert_eq!(model::label::check_name(&name_of_hostname(hostname)), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Between a gateway and the database: stored bytes go out, reports come in.
+//!
+//! A gateway knows no resource and judges nothing. Every write carries its [`GatewayLease`], and those about a node the
+//! session's epoch too: a gateway that was paused past its lease, and a session that another one has taken over, change no row.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model::{CommandId, Condition, GatewayId, IncarnationId, JournalId, NodeId, Timestamp};
+use serde_json::Value;
+
+use crate::BoxFuture;
+
+/// A gateway's claim on what it serves. The epoch is new at each registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GatewayLease {
+    pub gateway_id: GatewayId,
+    pub epoch: u64,
+}
+
+/// One node's session on one gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey {
+    pub node_id: NodeId,
+    pub epoch: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeliveryError {
+    /// The lease is over: the gateway closes its sessions and registers anew.
+    #[error("the gateway's lease is over")]
+    LeaseLost,
+    /// Try again; nothing was written.
+    #[error("the delivery store is unavailable")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A mistake in this program or its database role.
+    #[error("the delivery store failed")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+pub type Delivered<'a, T> = BoxFuture<'a, Result<T, DeliveryError>>;
+
+/// What a Hello says, as far as the store needs it.
+#[derive(Debug, Clone)]
+pub struct HelloFacts {
+    pub node_id: NodeId,
+    /// Lowercase hex, of the certificate the connection was made with.
+    pub cert_serial: String,
+    pub journal_id: JournalId,
+    pub incarnation_id: IncarnationId,
+    pub boot_id: String,
+    pub agent_version: String,
+    pub protocol: u32,
+    pub capabilities: Vec<String>,
+    pub trust_version: u64,
+    pub applied_generation: u64,
+    pub observed_generation: u64,
+    pub applied_spec_hash: String,
+    pub deployment_epoch: u64,
+    /// The node holds a spec above the stored generation, or an epoch above the deployment's, and showed our own valid signature over it.
+    pub ahead_proved: bool,
+    /// Section name to hash.
+    pub inventory_hashes: BTreeMap<String, String>,
+    /// Commands in the node's journal: those running when it wrote it, by id.
+    pub in_flight: Vec<(CommandId, InFlight)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InFlight {
+    Accepted,
+    Running,
+}
+
+/// Why a session is not opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionRefused {
+    UnknownNode,
+    /// The certificate or the node.
+    Revoked,
+    /// The node is ahead of the database, proved by our own signature: the deployment only observes from now on.
+    RestoreSuspected,
+    /// The node says it is ahead and cannot prove it.
+    Quarantined,
+    /// The deployment observes only.
+    ObserveOnly,
+}
+
+#[derive(Debug, Clone)]
+pub struct SessionOpened {
+    pub session_epoch: u64,
+    pub deployment_epoch: u64,
+    pub server_time: Timestamp,
+    /// For the journal the Hello named; 0 for a new one.
+    pub acked_event_seq: u64,
+    /// Sections whose stored hash differs from the Hello's.
+    pub inventory_sections: Vec<String>,
+    /// An encoded signed bundle, when the node's is behind.
+    pub trust_bundle: Option<Vec<u8>>,
+    /// In-flight commands to send again, in their order.
+    pub replay: Vec<StoredCommand>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredCommand {
+    pub command_id: CommandId,
+    pub node_id: NodeId,
+    pub kind: String,
+    pub lane: String,
+    pub body: Vec<u8>,
+    pub signature: Vec<u8>,
+    pub attempt: u32,
+    pub cancel_requested: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSpec {
+    pub node_id: NodeId,
+    pub generation: u64,
+    pub body: Vec<u8>,
+    pub signature: Vec<u8>,
+}
+
+/// A session and how many commands each of its lanes can still take.
+#[derive(Debug, Clone)]
+pub struct LaneCredits {
+    pub session: SessionKey,
+    /// By lane name.
+    pub credits: BTreeMap<String, u32>,
+}
+
+/// A reported update, with its terminal result exactly as received.
+#[derive(Debug, Clone)]
+pub struct ReportedUpdate {
+    pub session: SessionKey,
+    pub command_id: CommandId,
+    /// The wire's number of the state.
+    pub wire_state: i32,
+    pub event: model::lifecycle::CommandEvent,
+    pub result: Option<Vec<u8>>,
+    pub signature: Option<Vec<u8>>,
+    pub key_sha256: Option<Vec<u8>>,
+    pub reason: String,
+    pub message: String,
+    pub boot_id: String,
+}
+
+/// A node's event, as received.
+#[derive(Debug, Clone)]
+pub struct ReportedEvent {
+    pub seq: u64,
+    pub class: i32,
+    pub report: Vec<u8>,
+    pub signature: Option<Vec<u8>>,
+    pub key_sha256: Option<Vec<u8>>,
+    pub observed_at: Timestamp,
+}
+
+/// The latest status of one session.
+#[derive(Debug, Clone)]
+pub struct ReportedStatus {
+    pub session: SessionKey,
+    pub applied_generation: u64,
+    pub observed_generation: u64,
+    pub applied_spec_hash: String,
+    /// `[{"section","state","generation","reason","message"}]`.
+    pub sections: Value,
+    pub conditions: Vec<Condition>,
+    pub pressure: Option<Value>,
+    /// Zero when the report does not speak of it.
+    pub trust_version: u64,
+    /// Hash of the report without its gauges.
+    pub status_key: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct ReportedSection {
+    pub section: String,
+    pub hash: String,
+    pub content: Value,
+}
+
+/// What only a holder of keys can answer: a worker.
+#[derive(Debug, Clone)]
+pub struct InboxRequest {
+    pub kind: InboxKind,
+    /// The encoded request.
+    pub request: Vec<u8>,
+    pub source_ip: String,
+    /// The connection's certificate, for a renewal.
+    pub peer_serial: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InboxKind {
+    Join,
+    Renew,
+    /// A statement that binds a node's current spec to its Hello's nonce. The request is an encoded `FreshStatement` with the node's
+    /// id and nonce; the reply an encoded `FreshBinding`, made together with the generation it names.
+    Fresh,
+}
+
+impl InboxKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            InboxKind::Join => "join",
+            InboxKind::Renew => "renew",
+            InboxKind::Fresh => "fresh",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InboxAnswer {
+    /// An encoded reply.
+    Reply(Vec<u8>),
+    /// Why not, for the machine's operator.
+    Refused(String),
+    /// No worker answered in time.
+    TimedOut,
+}
+
+/// What wakes a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poke {
+    Node(NodeId),
+    /// Anything may have changed: after a reconnect, or said so.
+    Everything,
+}
+
+pub trait DeliveryStore: Send + Sync + 'static {
+    /// Registers a gateway under a new epoch for `ttl`.
+    fn register<'a>(
+        &'a self,
+        gateway_id: GatewayId,
+        address: &'a str,
+        ttl: Duration,
+    ) -> Delivered<'a, GatewayLease>;
+
+    /// Keeps the lease for another `ttl`; [`DeliveryError::LeaseLost`] when it ran out.
+    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, ()>;
+
+    /// Ends the lease and closes the gateway's sessions.
+    fn deregister<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, ()>;
+
+    /// Takes the node's session over from whoever had it, applies the resume rules to its in-flight commands and stores what the Hello says.
+    fn open_session<'a>(
+        &'a self,
+        lease: GatewayLease,
+        hello: HelloFacts,
+    ) -> Delivered<'a, Result<SessionOpened, SessionRefused>>;
+
+    fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()>;
+
+    /// One statement for all. Answers the sessions that are no longer this gateway's, and those whose node or certificate was revoked.
+    fn heartbeats<'a>(&'a self, lease: GatewayLease, sessions: Vec<SessionKey>)
+    -> Delivered<'a, Vec<NodeId>>;
+
+    /// Sessions of this gateway to end now, since their node or certificate was revoked or another gateway has them.
+    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(NodeId, SessionEnd)>>;
+
+    /// Marks pending commands as sent on these sessions, at most as many of a lane as it has credits, and in order: returns them for sending. Those that
+    /// must not be sent (a requested cancel, a body for another node) are settled instead.
+    fn claim_commands<'a>(
+        &'a self,
+        lease: GatewayLease,
+        lanes: Vec<LaneCredits>,
+    ) -> Delivered<'a, Vec<StoredCommand>>;
+
+    /// In-flight commands of these sessions whose cancel was requested.
+    fn cancels<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<(NodeId, CommandId, String)>>;
+
+    /// Moves commands by what their nodes reported. Returns, per node, the terminal ones to acknowledge: stored now, stored
+    /// before, or not that node's.
+    fn apply_updates<'a>(
+        &'a self,
+        lease: GatewayLease,
+        updates: Vec<ReportedUpdate>,
+    ) -> Delivered<'a, Vec<(NodeId, CommandId)>>;
+
+    /// Stores the events above what is acknowledged for this journal, in order. Returns the sequence number stored up to; none when
+    /// the session or its journal is another by now.
+    fn put_events<'a>(
+        &'a self,
+        lease: GatewayLease,
+        session: SessionKey,
+        journal_id: JournalId,
+        events: Vec<ReportedEvent>,
+    ) -> Delivered<'a, Option<u64>>;
+
+    /// Stores the latest status of many sessions, in one transaction.
+    fn put_statuses<'a>(&'a self, lease: GatewayLease, statuses: Vec<ReportedStatus>) -> Delivered<'a, ()>;
+
+    fn put_inventory<'a>(
+        &'a self,
+        lease: GatewayLease,
+        session: SessionKey,
+        sections: Vec<ReportedSection>,
+    ) -> Delivered<'a, ()>;
+
+    /// Specs of this gateway's nodes above what was sent: `sent` is the generation each session was last sent or holds.
+    fn specs_behind<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sent: Vec<(SessionKey, u64)>,
+    ) -> Delivered<'a, Vec<StoredSpec>>;
+
+    /// The current spec of one node, whatever it holds.
+    fn spec<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, Option<StoredSpec>>;
+
+    /// Leaves a request for a worker and waits for its answer, at most `patience`.
+    fn ask<'a>(
+        &'a self,
+        lease: GatewayLease,
+        request: InboxRequest,
+        patience: Duration,
+    ) -> Delivered<'a, InboxAnswer>;
+
+    /// Whether this node certificate still counts: known, unrevoked, its node too. Asked before a stream is served.
+    fn certificate_counts<'a>(&'a self, serial: &'a str) -> Delivered<'a, bool>;
+
+    /// The next wake-up; [`Poke::Everything`] after a lost connection.
+    fn next_poke<'a>(&'a self) -> Delivered<'a, Poke>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionEnd {
+    Revoked,
+    TakenOver,
+}
