@@ -42,7 +42,7 @@ fn another_curve_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
     fn verifying_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0usize..300, byte in any::<u8>()) {
         let _ = verify_csr(&bytes);

@@ -160,7 +160,7 @@ fn trust_takes_authorities_only_and_a_bounded_number() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
     fn identifying_never_panics_and_never_believes_a_changed_certificate(at_byte in 0usize..700, byte in any::<u8>()) {
         let ca = authority("node CA", 1);

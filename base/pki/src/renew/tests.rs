@@ -67,7 +67,7 @@ fn a_proof_is_bound_to_node_certificate_csr_and_time() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn a_changed_proof_never_verifies(index in 0usize..600, bit in 0u8..8, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = RenewProof::decode(&bytes);

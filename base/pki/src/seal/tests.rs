@@ -28,6 +28,20 @@ fn key_agreement_is_that_of_rfc_7518_appendix_c() {
     }
 }
 
+/// Made with Python's `cryptography`: its ECDH, ConcatKDF and AES-GCM, and a header of its own.
+#[test]
+fn a_box_of_another_implementation_opens() {
+    let key = DecryptionKey::from_secret(secret("biIYTyqmPZYEEdQD8r_YULoYazR0i1AuEAlNLsEFLPk"));
+    let parts = [
+        "eyJhbGciOiJFQ0RILUVTIiwiZW5jIjoiQTI1NkdDTSIsImtpZCI6InJlcS0xIiwiZXBrIjp7Imt0eSI6IkVDIiwiY3J2IjoiUC0yNTYiLCJ4IjoiTTlTSEdteThxTGMyaWp4UTFkZ25ZenVxWWQ4ckNncXJvRVpzUWNuVl9kVSIsInkiOiItc1QweWNnVHVfZkMxZzZTTzhhQWh4b0lidzZyQmNCMDVvdkVZTmw5VENVIn19",
+        "",
+        "AAECAwQFBgcICQoL",
+        "Up1yYKhfvmr5928q4KqsHUmGbmPgX_lREYbvSNLG",
+        "JdxTXO_KpXpxDb5xNgyGfg",
+    ];
+    assert_eq!(open(&parts.join("."), &key, "req-1").unwrap().as_slice(), b"made by another implementation");
+}
+
 #[test]
 fn only_the_recipient_opens_a_box() {
     let key = DecryptionKey::generate(&OsEntropy);

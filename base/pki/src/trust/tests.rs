@@ -80,7 +80,7 @@ fn a_bundle_that_leaves_nothing_to_trust_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn parsing_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..2000, byte in any::<u8>()) {
         let _ = TrustBundle::parse(&bytes);
