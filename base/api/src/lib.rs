@@ -1,8 +1,45 @@
 //! The method table: one row for each method of the API. Routes, the OpenAPI document, the client, the command line,
 //! the authorization matrix and the reference pages come from it.
+//!
+//! To add a method: a `method!` line in its resource's file and a [`MethodRow`] in [`METHODS`]. The tests then ask for
+//! the rest: the recorded surface, the reference page and the command's route.
 
 mod method;
 mod parse;
 
-pub use method::{Idempotency, Method, MethodRow};
-pub use parse::{InvalidRequest, parse_request};
+mod listing;
+mod problem;
+mod scalar;
+mod table;
+mod views;
+mod words;
+
+pub mod audit;
+pub mod bindings;
+pub mod commands;
+pub mod events;
+pub mod join_requests;
+pub mod join_tokens;
+pub mod nodes;
+pub mod policies;
+pub mod pools;
+pub mod quotas;
+pub mod reservations;
+pub mod sites;
+pub mod system;
+pub mod tenants;
+pub mod tokens;
+pub mod users;
+pub mod work;
+
+pub use listing::{Deleted, LIMIT_DEFAULT, Limit, List, Wait, limit_or_default};
+pub use method::{COMMON_ERRORS, Idempotency, Method, MethodRow, kebab, path};
+pub use parse::{InvalidRequest, near, parse_request};
+pub use problem::{ErrorBody, Problem, docs_path};
+pub use scalar::{
+    Cursor, Id, IdempotencyKey, Int, LABELS_MAX, LabelChanges, Labels, Many, Name, Object, Ref, Secret,
+    Selector, Text, Time,
+};
+pub use table::{METHODS, find};
+pub use views::{Amount, Condition, GpuTotals, Named};
+pub use words::{Vocabulary, Word};

@@ -1,0 +1,143 @@
+//! Pools: nodes that are booked from together, by one policy.
+
+use model::{PoolId, TenantId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::method::method;
+use crate::words::words;
+use crate::{
+    Cursor, GpuTotals, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Ref, Time, Word,
+};
+
+words! {
+    /// What a pool's machines are used for.
+    PoolClass, "pool class" {
+        Gpu = "gpu",
+        VpsHost = "vps-host",
+        Metal = "metal",
+    }
+}
+
+words! {
+    Placement, "placement" {
+        /// The fullest node that fits, so that whole nodes stay free.
+        Pack = "pack",
+        /// The emptiest.
+        Spread = "spread",
+    }
+}
+
+/// What each machine keeps for itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HostReserve {
+    /// 0 when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<Int<0, 1024>>,
+    /// 0 when not given.
+    #[serde(rename = "memoryGiB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<Int<0, 65_536>>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PoolPolicy {
+    /// `pack` when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Word<Placement>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_reserve: Option<HostReserve>,
+    /// How long an unreachable node is waited for before it is lost and its work is placed again. Never when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_after_minutes: Option<Int<5, 43_200>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    pub id: Id<PoolId>,
+    pub tenant: Named<TenantId>,
+    pub name: String,
+    pub class: Word<PoolClass>,
+    pub policy: PoolPolicy,
+    /// Goes up with each update.
+    pub version: u64,
+    pub nodes: u32,
+    /// Of them, those that take new work.
+    pub nodes_ready: u32,
+    pub gpus: GpuTotals,
+    pub created_at: Time,
+    pub updated_at: Time,
+    pub age_seconds: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreatePool {
+    /// The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    /// Unique in its tenant.
+    pub name: Name,
+    pub class: Word<PoolClass>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PoolPolicy>,
+    /// Makes a repeated call find what the first one made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GetPool {
+    /// The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    pub pool: Ref<PoolId>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ListPools {
+    /// The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<Word<PoolClass>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<Cursor>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UpdatePool {
+    /// The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    pub pool: Ref<PoolId>,
+    /// The new name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// Replaces the whole policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PoolPolicy>,
+    /// Refuses with CONFLICT when the stored version is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<Int<1, 9_007_199_254_740_991>>,
+}
+
+fn check_update(request: &UpdatePool) -> Result<(), InvalidRequest> {
+    if request.name.is_none() && request.policy.is_none() {
+        return Err(InvalidRequest::new("", "nothing to change: give name or policy"));
+    }
+    Ok(())
+}
+
+method!(Create, "pools"."create", Key, "compute-pool", CreatePool => Pool, [NotFound, Conflict], "Creates a pool.");
+method!(Get, "pools"."get", Read, "compute-pool", GetPool => Pool, [NotFound], "Shows a pool and what of it is free.");
+method!(List, "pools"."list", Read, "compute-pool", ListPools => crate::List<Pool>, [NotFound], "Lists pools.");
+method!(Update, "pools"."update", Natural, "compute-pool", UpdatePool => Pool, [NotFound, Conflict], "Renames a pool or replaces its policy.", check = check_update);
