@@ -5,6 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use model::{AuditId, ErrorCode, RequestId, TenantId, Timestamp, TokenId, UserId};
 
+use store::{IsRetryable, Op, Store, StoreError, Tx};
+
+use crate::BoxFuture;
+use crate::audit;
 use crate::fault::{ApiError, Fault};
 use crate::ports::iam::{AuthorizationPort, Resource, Verdict};
 
@@ -25,6 +29,8 @@ pub struct Principal {
 pub struct Decided {
     pub action: String,
     pub resource: String,
+    /// Whose the resource is; `None` for what is the caller's own.
+    pub tenant_id: Option<TenantId>,
     pub allowed: bool,
     /// The statement that decided, or `no statement matched`.
     pub by: String,
@@ -43,6 +49,8 @@ pub struct Call {
     pub(crate) decided: Mutex<Vec<Decided>>,
     /// What the call touched, for the audit entry: `reservation/rsv_…`.
     pub(crate) subject: Mutex<Option<String>>,
+    /// What the audit entry says by now; `None` until it was written.
+    pub(crate) written: Mutex<Option<audit::Entry>>,
 }
 
 impl Call {
@@ -65,7 +73,36 @@ impl Call {
             authorization,
             decided: Mutex::default(),
             subject: Mutex::default(),
+            written: Mutex::default(),
         }
+    }
+
+    /// [`Store::tx`] that writes the call's audit entry in the same transaction, so that what a call changed and the fact
+    /// that it did are committed together. Every mutation of a handler goes through here; decisions are made before.
+    pub fn tx<'a, T, E, F>(&'a self, store: &'a Store, op: Op, f: F) -> BoxFuture<'a, Result<T, E>>
+    where
+        F: for<'t> FnMut(&'t mut Tx<'a>) -> BoxFuture<'t, Result<T, E>> + Send + 'a,
+        T: Send + 'a,
+        E: From<StoreError> + IsRetryable + Send + 'a,
+    {
+        // The closure may run again, and the future it returns may not borrow from it.
+        let f = Arc::new(Mutex::new(f));
+        Box::pin(async move {
+            let (value, entry) = store
+                .tx(op, move |tx| {
+                    let f = f.clone();
+                    Box::pin(async move {
+                        let running = (f.lock().expect("no holder of this lock panics"))(&mut *tx);
+                        let value = running.await?;
+                        let entry = audit::Entry::committed(self);
+                        audit::write(tx, self, &entry).await?;
+                        Ok::<_, E>((value, entry))
+                    })
+                })
+                .await?;
+            *self.written.lock().expect("no holder of this lock panics") = Some(entry);
+            Ok(value)
+        })
     }
 
     /// Refuses with ACCESS_DENIED unless a policy allows `action` on `resource`. Never inside a database transaction.
@@ -108,7 +145,8 @@ impl Call {
         if verdicts.len() != items.len() {
             return Err(ApiError::new(ErrorCode::Internal, "the decision on the list was incomplete").into());
         }
-        self.record(action, "list", true, "filtered");
+        let seen = verdicts.iter().filter(|verdict| verdict.allowed).count();
+        self.record(action, "list", None, true, &format!("{seen} of {} shown", verdicts.len()));
         Ok(items
             .into_iter()
             .zip(verdicts)
@@ -119,10 +157,10 @@ impl Call {
 
     /// For a method that only ever speaks about its caller, like `tokens.whoami`.
     pub fn allow_self(&self) {
-        self.record(self.method, "self", true, "own identity");
+        self.record(self.method, "self", None, true, "own identity");
     }
 
-    /// Names what the call is about for its audit entry.
+    /// Names what the call is about for its audit entry, like `reservation/rsv_…`.
     pub fn about(&self, subject: impl Into<String>) {
         *self.subject.lock().expect("no holder of this lock panics") = Some(subject.into());
     }
@@ -131,20 +169,27 @@ impl Call {
         self.subject.lock().expect("no holder of this lock panics").clone()
     }
 
+    /// Whether a transaction of the call has written its audit entry.
+    pub(crate) fn has_entry(&self) -> bool {
+        self.written.lock().expect("no holder of this lock panics").is_some()
+    }
+
     pub fn decided(&self) -> Vec<Decided> {
         self.decided.lock().expect("no holder of this lock panics").clone()
     }
 
-    async fn decide(&self, action: &str, resource: &Resource) -> Result<Verdict, Fault> {
+    /// The decision itself, recorded, for a handler that goes on either way.
+    pub async fn decide(&self, action: &str, resource: &Resource) -> Result<Verdict, Fault> {
         let verdict = self.authorization.decide(self, action, resource).await?;
-        self.record(action, &resource.name, verdict.allowed, &verdict.by);
+        self.record(action, &resource.name, Some(resource.tenant_id), verdict.allowed, &verdict.by);
         Ok(verdict)
     }
 
-    fn record(&self, action: &str, resource: &str, allowed: bool, by: &str) {
+    fn record(&self, action: &str, resource: &str, tenant_id: Option<TenantId>, allowed: bool, by: &str) {
         self.decided.lock().expect("no holder of this lock panics").push(Decided {
             action: action.to_owned(),
             resource: resource.to_owned(),
+            tenant_id,
             allowed,
             by: by.to_owned(),
         });

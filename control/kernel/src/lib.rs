@@ -11,9 +11,25 @@ pub mod fault;
 pub mod module;
 pub mod ports;
 
+pub mod audit;
+pub mod events;
+pub mod idempotency;
+pub mod pipeline;
+pub mod run;
+pub mod wait;
+
+pub mod bounded;
+pub mod json;
+pub mod rate;
+mod sql;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 pub use call::{Call, Principal};
 pub use fault::{ApiError, Fault, ResultExt};
 pub use module::{Handler, Module, Pass, PassOutcome, QueueHandler};
+pub use pipeline::{Answer, CallLimits, Incoming, Pipeline};
 
 /// A boxed future at a crate seam, so that its body is compiled once.
 pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use store::{Op, Tx};
+use store::Tx;
+use store::work::Queue;
 
 use crate::BoxFuture;
 use crate::call::Call;
@@ -34,6 +35,10 @@ pub trait Pass: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     fn period(&self) -> Duration;
     fn singleton(&self) -> bool {
+        true
+    }
+    /// Whether it changes intent or the outside world. One that only records what is so runs in observe-only too.
+    fn acts(&self) -> bool {
         true
     }
     fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>>;
@@ -90,10 +95,25 @@ impl Module {
     }
 }
 
-/// Wakes a queue's handler for a key when the transaction commits.
-pub async fn wake(tx: &mut Tx<'_>, queue: &'static str, key: &str) -> Result<(), store::StoreError> {
-    store::work::enqueue(tx, queue, key, &Value::Null, Duration::ZERO).await
+/// A key that failed this often in a row is parked for a person to look at: after about eight hours of trying.
+const ATTEMPTS_MAX: i32 = 100;
+
+/// The queue of this name.
+pub fn queue(name: &'static str) -> Queue {
+    Queue::new(name, ATTEMPTS_MAX)
 }
 
-/// Ops of this crate's own statements.
-pub const OP_AUDIT: Op = Op::new("audit_write");
+/// Wakes a queue's handler for a key when the transaction commits.
+pub async fn wake(tx: &mut Tx<'_>, queue_name: &'static str, key: &str) -> Result<(), store::StoreError> {
+    wake_in(tx, queue_name, key, Duration::ZERO).await
+}
+
+/// Wakes a queue's handler for a key after a delay, or earlier if it is to be woken earlier already.
+pub async fn wake_in(
+    tx: &mut Tx<'_>,
+    queue_name: &'static str,
+    key: &str,
+    delay: Duration,
+) -> Result<(), store::StoreError> {
+    store::work::enqueue(tx, queue(queue_name), key, &Value::Null, delay).await.map(drop)
+}

@@ -1,4 +1,5 @@
 //! Ports: where modules that do not know each other meet, and where a fake may stand for the real thing.
 
+pub mod delivery;
 pub mod iam;
 pub mod node;

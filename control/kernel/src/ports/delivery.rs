@@ -57,8 +57,8 @@ pub struct HelloFacts {
     pub observed_generation: u64,
     pub applied_spec_hash: String,
     pub deployment_epoch: u64,
-    /// The node holds a spec above the stored generation, or an epoch above the deployment's, and showed our own valid signature over it.
-    pub ahead_proved: bool,
+    /// The spec the node holds, as it was signed: its proof when it turns out to be ahead of the database.
+    pub applied_spec: Option<(Vec<u8>, Vec<u8>)>,
     /// Section name to hash.
     pub inventory_hashes: BTreeMap<String, String>,
     /// Commands in the node's journal: those running when it wrote it, by id.
@@ -77,9 +77,9 @@ pub enum SessionRefused {
     UnknownNode,
     /// The certificate or the node.
     Revoked,
-    /// The node is ahead of the database, proved by our own signature: the deployment only observes from now on.
-    RestoreSuspected,
-    /// The node says it is ahead and cannot prove it.
+    /// The node holds newer intent than the database. A worker judges its proof; nothing is sent until then.
+    Ahead,
+    /// The node once said so and could not prove it.
     Quarantined,
     /// The deployment observes only.
     ObserveOnly,

@@ -1,0 +1,123 @@
+//! One entry for each call that may change something: who, from where, what, what was decided, and how it ended.
+//!
+//! The entry of a change is written by [`Call::tx`](crate::Call::tx) inside the change's own transaction, so no committed
+//! change lacks one. The pipeline writes it for calls that changed nothing (a refusal, a failure) and corrects it when a
+//! call ended otherwise than its last transaction said. It is one row per call, keyed by the call's audit id.
+//!
+//! Not entered: reads, and callers that are not known (a bad token, a limited rate), whose number nobody bounds; those
+//! are counted and logged. No entry holds a request's body or an error's text, since either may quote a secret.
+
+use std::time::SystemTime;
+
+use model::ErrorCode;
+use serde_json::{Map, Value, json};
+use store::{Op, Store, StoreError, Tx};
+use uuid::Uuid;
+
+use crate::call::Call;
+use crate::sql;
+
+const OP_AUDIT_OUTCOME: Op = Op::new("audit_outcome");
+
+/// Decisions kept of one call. A call makes a handful; a loop over many resources is summed up by its first ones.
+const DECISIONS_MAX: usize = 16;
+
+/// What an entry says beside what a call is from its start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    tenant_id: Uuid,
+    resource: String,
+    decision: &'static str,
+    /// `ok`, `draft` (something was stored before the decision was made), or an error code.
+    outcome: &'static str,
+    detail: Map<String, Value>,
+}
+
+impl Entry {
+    /// Of a transaction that is about to commit.
+    pub(crate) fn committed(call: &Call) -> Self {
+        let entry = Self::of(call, "ok");
+        Self { outcome: if entry.decision == "allowed" { "ok" } else { "draft" }, ..entry }
+    }
+
+    /// Of a call that has ended.
+    pub(crate) fn ended(call: &Call, error: Option<ErrorCode>) -> Self {
+        Self::of(call, error.map_or("ok", ErrorCode::name))
+    }
+
+    fn of(call: &Call, outcome: &'static str) -> Self {
+        let decided = call.decided();
+        let decision = match (decided.iter().any(|one| !one.allowed), decided.is_empty()) {
+            (true, _) => "denied",
+            (false, false) => "allowed",
+            (false, true) => "none",
+        };
+        // The resource's own tenant reads its entries; what is about no resource belongs to the caller's.
+        let tenant_id =
+            decided.iter().rev().find_map(|one| one.tenant_id).unwrap_or(call.principal.tenant_id);
+        let resource = call
+            .subject()
+            .or_else(|| decided.last().map(|one| one.resource.clone()))
+            .unwrap_or_else(|| "-".to_owned());
+        let decisions: Vec<Value> = decided
+            .iter()
+            .take(DECISIONS_MAX)
+            .map(|one| json!({"action": one.action, "resource": one.resource, "allowed": one.allowed, "by": one.by}))
+            .collect();
+        let mut detail = Map::new();
+        detail.insert("decisions".to_owned(), decisions.into());
+        detail.insert("tokenId".to_owned(), call.principal.token_id.to_string().into());
+        Self { tenant_id: tenant_id.uuid(), resource, decision, outcome, detail }
+    }
+}
+
+/// Writes the call's entry, or over it, in a transaction that changes something.
+pub(crate) async fn write(tx: &mut Tx<'_>, call: &Call, entry: &Entry) -> Result<(), StoreError> {
+    let mut detail = entry.detail.clone();
+    detail.insert("committed".to_owned(), true.into());
+    upsert(tx, call, entry, detail).await
+}
+
+/// Writes how a call ended, unless its entry says so already.
+pub(crate) async fn finish(store: &Store, call: &Call, error: Option<ErrorCode>) -> Result<(), StoreError> {
+    let entry = Entry::ended(call, error);
+    if call.written.lock().expect("no holder of this lock panics").as_ref() == Some(&entry) {
+        return Ok(());
+    }
+    let entry = &entry;
+    store
+        .tx(OP_AUDIT_OUTCOME, |tx| {
+            // The database merges details, so `committed` stays where a transaction of the call had set it.
+            Box::pin(async move { upsert(tx, call, entry, entry.detail.clone()).await })
+        })
+        .await
+}
+
+async fn upsert(
+    tx: &mut Tx<'_>,
+    call: &Call,
+    entry: &Entry,
+    detail: Map<String, Value>,
+) -> Result<(), StoreError> {
+    let principal = &call.principal;
+    let action = api::find(call.method).map_or(call.method, |row| row.action);
+    tx.execute(
+        &sql::AUDIT_UPSERT,
+        &[
+            &call.audit_id.uuid(),
+            &SystemTime::from(call.now),
+            &entry.tenant_id,
+            &principal.name,
+            &principal.user_id.uuid(),
+            &action,
+            &entry.resource,
+            &entry.decision,
+            &entry.outcome,
+            &call.request_id.uuid(),
+            &call.source_ip.to_string(),
+            &Value::Object(detail),
+        ],
+    )
+    .await?;
+    Ok(())
+}

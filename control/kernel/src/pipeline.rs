@@ -1,0 +1,303 @@
+//! One call from its bytes to its answer.
+//!
+//! ```text
+//! route -> size -> authenticate -> rate -> parse -> handler { decide, change } -> audit -> answer
+//! ```
+//!
+//! A caller is known before its body is read as JSON, so that who is not known costs one look-up and learns nothing.
+
+mod answer;
+mod table;
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Idempotency;
+use bytes::Bytes;
+use futures::FutureExt;
+use kit::{Clock, Rng};
+use model::{ErrorCode, RequestId};
+use serde_json::Value;
+use store::Store;
+
+pub use answer::Answer;
+pub use table::TableError;
+
+use crate::call::Call;
+use crate::fault::{ApiError, Fault};
+use crate::module::Module;
+use crate::ports::iam::{AuthenticationPort, AuthorizationPort};
+use crate::rate::{Buckets, Rate};
+use crate::{audit, json};
+use table::{Entry, Table};
+
+/// Bytes of a request body. The largest request, a node's labels or a policy, is under 100 KiB.
+pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Tokens whose rate is remembered; a forgotten one starts anew with a full bucket.
+const RATE_TOKENS_MAX: usize = 16_384;
+/// Addresses whose failed authentications are remembered.
+const RATE_ADDRESSES_MAX: usize = 16_384;
+
+/// How much one caller may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallLimits {
+    /// Calls of one token.
+    pub calls: Rate,
+    /// Calls from one address (one /64 of IPv6) whose token is not known. Each costs a look-up in the database.
+    pub unknown: Rate,
+}
+
+impl Default for CallLimits {
+    fn default() -> Self {
+        Self { calls: Rate { per_second: 200, burst: 1000 }, unknown: Rate { per_second: 5, burst: 50 } }
+    }
+}
+
+/// A call as it comes in.
+#[derive(Debug, Clone)]
+pub struct Incoming<'a> {
+    /// `reservations.create`.
+    pub method: &'a str,
+    pub body: Bytes,
+    /// The bearer token, when one was given.
+    pub bearer: Option<&'a str>,
+    pub source_ip: IpAddr,
+    /// How long the call may take, its `wait` included.
+    pub deadline: Duration,
+    /// The caller's own id for the request, else one is made.
+    pub request_id: Option<RequestId>,
+}
+
+/// Runs calls. Share it in an `Arc`.
+pub struct Pipeline {
+    table: Table,
+    authentication: Arc<dyn AuthenticationPort>,
+    authorization: Arc<dyn AuthorizationPort>,
+    store: Store,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    calls: Buckets<model::TokenId>,
+    unknown: Buckets<IpAddr>,
+}
+
+impl Pipeline {
+    /// Takes the methods of all modules.
+    ///
+    /// # Errors
+    /// When a method has no row in the table, two handlers, or when a group is registered only in part.
+    pub fn new(
+        modules: &[Module],
+        authentication: Arc<dyn AuthenticationPort>,
+        authorization: Arc<dyn AuthorizationPort>,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        limits: CallLimits,
+    ) -> Result<Self, TableError> {
+        Ok(Self {
+            table: Table::new(modules)?,
+            authentication,
+            authorization,
+            store,
+            clock,
+            rng,
+            calls: Buckets::new(limits.calls, RATE_TOKENS_MAX),
+            unknown: Buckets::new(limits.unknown, RATE_ADDRESSES_MAX),
+        })
+    }
+
+    /// Names of the methods that are served, in order.
+    pub fn methods(&self) -> impl Iterator<Item = &'static str> {
+        self.table.names()
+    }
+
+    pub fn request_id(&self) -> RequestId {
+        self.rng.id(self.clock.now())
+    }
+
+    /// Runs one call. Never fails: what goes wrong is in the answer.
+    pub async fn call(&self, incoming: Incoming<'_>) -> Answer {
+        let request_id = incoming.request_id.unwrap_or_else(|| self.request_id());
+        let started = self.clock.monotonic();
+        let entry = self.table.get(incoming.method);
+        let result = match &entry {
+            Ok(entry) => self.run(entry, &incoming, request_id).await,
+            Err(error) => Err(error.clone()),
+        };
+        let method = entry.ok().map(|entry| entry.row.name);
+        let took = self.clock.monotonic().saturating_sub(started);
+        Answer::new(request_id, method, took, result)
+    }
+
+    /// Who calls, as every call begins: also for what is no method, like the event stream. `method` names it in the audit.
+    pub async fn begin(
+        &self,
+        method: &'static str,
+        bearer: Option<&str>,
+        source_ip: IpAddr,
+        request_id: RequestId,
+    ) -> Result<Arc<Call>, ApiError> {
+        let Some(token) = bearer else {
+            return Err(unauthenticated("send a token: Authorization: Bearer bct_…"));
+        };
+        let address = rate_address(source_ip);
+        let now = self.clock.monotonic();
+        self.unknown
+            .check(address, now)
+            .map_err(|wait| limited("too many calls without a valid token", wait))?;
+        let identity = match self.authentication.authenticate(token).await {
+            Ok(identity) => identity,
+            Err(Fault::Refused(error)) => {
+                // The refusal stands whether or not there was something left to take.
+                let _ = self.unknown.take(address, now);
+                return Err(error);
+            }
+            Err(fault) => return Err(self.told(fault, method, request_id)),
+        };
+        let calls = self.calls.take(identity.principal.token_id, now);
+        calls.map_err(|wait| limited("too many calls with this token", wait))?;
+        Ok(Arc::new(Call::new(
+            request_id,
+            self.rng.id(identity.now),
+            method,
+            identity.principal,
+            source_ip,
+            identity.now,
+            self.authorization.clone(),
+        )))
+    }
+
+    async fn run(
+        &self,
+        entry: &Entry,
+        incoming: &Incoming<'_>,
+        request_id: RequestId,
+    ) -> Result<Value, ApiError> {
+        if incoming.body.len() > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        let call = self.begin(entry.row.name, incoming.bearer, incoming.source_ip, request_id).await?;
+        let result = match json::parse(&incoming.body) {
+            Ok(body) => self.handle(entry, &call, body, incoming.deadline).await,
+            Err(invalid) => Err(ApiError::invalid("", invalid.to_string())),
+        };
+        if entry.row.idempotency == Idempotency::Read {
+            return result;
+        }
+        let code = result.as_ref().err().map(|error| error.code);
+        match audit::finish(&self.store, &call, code).await {
+            Ok(()) => result,
+            // A change has its entry already. What changed nothing may not pass for done without one.
+            Err(err) => {
+                let err = kit::chain(&err);
+                tracing::error!(%request_id, method = call.method, err, "failed to write an audit entry");
+                match result {
+                    Ok(_) if call.has_entry() => result,
+                    Ok(_) => Err(unavailable("the call could not be entered in the audit log")),
+                    Err(_) => result,
+                }
+            }
+        }
+    }
+
+    async fn handle(
+        &self,
+        entry: &Entry,
+        call: &Arc<Call>,
+        body: Value,
+        deadline: Duration,
+    ) -> Result<Value, ApiError> {
+        let method = entry.row.name;
+        let request_id = call.request_id;
+        let handler = entry.handler.clone();
+        let running = AssertUnwindSafe(async { handler(call.clone(), body).await }).catch_unwind();
+        let deadline = self.clock.sleep(deadline);
+        // Dropping a handler midway rolls its transaction back.
+        let ended = match futures::future::select(Box::pin(running), deadline).await {
+            futures::future::Either::Left((ended, _)) => ended,
+            futures::future::Either::Right(_) => {
+                tracing::warn!(%request_id, method, "call ran out of time");
+                return Err(unavailable(
+                    "the call ran out of time; whether it took effect is not known, repeat it with its idempotency key",
+                ));
+            }
+        };
+        match ended {
+            Ok(Ok(_)) if !call.decided().iter().any(|one| one.allowed) => {
+                tracing::error!(%request_id, method, "handler answered without a decision");
+                Err(internal())
+            }
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(fault)) => Err(self.told(fault, method, request_id)),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let err = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                tracing::error!(%request_id, method, err, "handler panicked");
+                Err(internal())
+            }
+        }
+    }
+
+    /// What the caller is told of a fault. Its cause goes to the log, here and nowhere else.
+    fn told(&self, fault: Fault, method: &'static str, request_id: RequestId) -> ApiError {
+        let error = match &fault {
+            Fault::Refused(error) => return error.clone(),
+            Fault::Store(err) => match err.kind() {
+                store::ErrorKind::CommitUnknown => unavailable(
+                    "the database connection was lost; whether the call took effect is not known, repeat it with its \
+                     idempotency key",
+                ),
+                store::ErrorKind::StatementTimeout => unavailable("the database did not answer in time"),
+                _ if err.retryable() => unavailable("the database is not available"),
+                _ => internal(),
+            },
+            Fault::Internal { .. } => internal(),
+        };
+        let err = kit::chain(&fault);
+        if error.code == ErrorCode::Internal {
+            tracing::error!(%request_id, method, err, "call failed");
+        } else {
+            tracing::warn!(%request_id, method, err, "call failed");
+        }
+        error
+    }
+}
+
+/// One caller's address: a host of IPv6 usually has a /64 to itself.
+fn rate_address(source_ip: IpAddr) -> IpAddr {
+    match source_ip {
+        IpAddr::V4(_) => source_ip,
+        IpAddr::V6(address) => match address.to_ipv4_mapped() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        },
+    }
+}
+
+pub(crate) fn unauthenticated(message: &str) -> ApiError {
+    ApiError::new(ErrorCode::Unauthenticated, message)
+}
+
+pub fn too_large() -> ApiError {
+    ApiError::invalid("", format!("the body is larger than {BODY_BYTES_MAX} bytes"))
+        .detail("bytesMax", BODY_BYTES_MAX)
+}
+
+fn internal() -> ApiError {
+    ApiError::new(
+        ErrorCode::Internal,
+        "something went wrong on our side; the log has it under the request id",
+    )
+}
+
+fn unavailable(message: &str) -> ApiError {
+    ApiError { retry_after: Some(1), ..ApiError::new(ErrorCode::Unavailable, message) }
+}
+
+fn limited(message: &str, wait: Duration) -> ApiError {
+    let seconds = wait.as_secs() + 1;
+    let error = ApiError::new(ErrorCode::RateLimited, format!("{message}: try again in {seconds} s"));
+    ApiError { retry_after: Some(seconds), ..error }
+}

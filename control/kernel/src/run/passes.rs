@@ -1,0 +1,168 @@
+//! Passes by period, singletons under a lease.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use kit::TaskKind;
+use store::lease::{self, Lease};
+use store::{Op, StoreError};
+
+use super::{Running, may_act};
+use crate::module::{Pass, PassOutcome};
+
+const PASS: TaskKind = TaskKind::fatal("pass");
+const OP_ACQUIRE: Op = Op::new("pass_lease_acquire");
+const OP_RENEW: Op = Op::new("pass_lease_renew");
+const OP_RELEASE: Op = Op::new("pass_lease_release");
+const OP_MAY_ACT: Op = Op::new("pass_may_act");
+
+/// Another process takes a singleton over this long after its holder was last heard of.
+const LEASE_FOR: Duration = Duration::from_secs(15);
+const LEASE_KEPT_EVERY: Duration = Duration::from_secs(5);
+/// How often to try for a lease that another process has.
+const LEASE_TRIED_EVERY: Duration = Duration::from_secs(5);
+/// Runs without a pause at most, so that a pass that always finds more still looks at its lease and its orders.
+const RUNS_IN_A_ROW_MAX: u32 = 64;
+
+/// Runs each pass by its period until the supervisor stops.
+pub fn run_passes(running: &Running, passes: &[Arc<dyn Pass>]) {
+    for pass in passes {
+        let (pass, context) = (pass.clone(), running.clone());
+        running.supervisor.spawn(PASS, move |cancel| async move {
+            let mut held = Held::new(context.clone(), format!("pass:{}", pass.name()));
+            cancel.run_until_cancelled(repeat(&context, &*pass, &mut held)).await;
+            held.release().await;
+            Ok::<(), Infallible>(())
+        });
+    }
+}
+
+async fn repeat(running: &Running, pass: &dyn Pass, held: &mut Held) {
+    loop {
+        let mut pause = pass.period();
+        match once(running, pass, held).await {
+            Ok(Once::Ran) => {}
+            Ok(Once::NotOurs) => pause = pause.min(LEASE_TRIED_EVERY),
+            Ok(Once::Lost) => tracing::warn!(pass = pass.name(), "lease was lost during the pass"),
+            Err(err) => tracing::warn!(pass = pass.name(), err = kit::chain(&err), "failed to run a pass"),
+        }
+        running.clock.sleep(running.jittered(pause)).await;
+    }
+}
+
+enum Once {
+    Ran,
+    /// Another process runs it, or nobody may now.
+    NotOurs,
+    Lost,
+}
+
+async fn once(running: &Running, pass: &dyn Pass, held: &mut Held) -> Result<Once, StoreError> {
+    if pass.acts() {
+        let acting = running.store.tx(OP_MAY_ACT, |tx| Box::pin(may_act(tx)));
+        if !acting.await? {
+            return Ok(Once::NotOurs);
+        }
+    }
+    if !pass.singleton() {
+        run(pass).await;
+        return Ok(Once::Ran);
+    }
+    if !held.hold().await? {
+        return Ok(Once::NotOurs);
+    }
+    // The lease is kept while the pass runs; when it is lost the pass is dropped at its next await.
+    match futures::future::select(Box::pin(run(pass)), Box::pin(held.keep())).await {
+        futures::future::Either::Left(((), _)) => Ok(Once::Ran),
+        futures::future::Either::Right(((), _)) => Ok(Once::Lost),
+    }
+}
+
+async fn run(pass: &dyn Pass) {
+    for _ in 0..RUNS_IN_A_ROW_MAX {
+        match AssertUnwindSafe(pass.run()).catch_unwind().await {
+            Ok(Ok(PassOutcome::More)) => {}
+            Ok(Ok(PassOutcome::Idle)) => return,
+            Ok(Err(fault)) => {
+                tracing::warn!(pass = pass.name(), err = kit::chain(&fault), "pass failed");
+                return;
+            }
+            Err(_) => {
+                tracing::error!(pass = pass.name(), "pass panicked");
+                return;
+            }
+        }
+    }
+}
+
+/// A lease that this process has or tries to have.
+pub(super) struct Held {
+    running: Running,
+    name: String,
+    lease: Option<Lease>,
+}
+
+impl Held {
+    pub(super) fn new(running: Running, name: String) -> Self {
+        Self { running, name, lease: None }
+    }
+
+    /// Takes or renews it; false while another process has it.
+    pub(super) async fn hold(&mut self) -> Result<bool, StoreError> {
+        let (name, holder) = (self.name.as_str(), self.running.holder());
+        let acquired = self
+            .running
+            .store
+            .tx(OP_ACQUIRE, |tx| Box::pin(async move { lease::acquire(tx, name, holder, LEASE_FOR).await }));
+        self.lease = acquired.await?;
+        Ok(self.lease.is_some())
+    }
+
+    pub(super) fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    /// Renews it again and again. Returns when it is lost.
+    async fn keep(&mut self) {
+        // Judged by our own monotonic clock from before the renewal was sent, which errs towards giving up early.
+        let mut renewed_at = self.running.clock.monotonic();
+        while let Some(lease) = self.lease.clone() {
+            self.running.clock.sleep(LEASE_KEPT_EVERY).await;
+            let asked_at = self.running.clock.monotonic();
+            let renewed = self.running.store.tx(OP_RENEW, |tx| {
+                let mut lease = lease.clone();
+                Box::pin(async move { Ok(lease::renew(tx, &mut lease, LEASE_FOR).await?.then_some(lease)) })
+            });
+            let renewed: Result<Option<Lease>, StoreError> = renewed.await;
+            match renewed {
+                Ok(renewed) => {
+                    self.lease = renewed;
+                    renewed_at = asked_at;
+                }
+                Err(err) => {
+                    let (lease, err) = (&self.name, kit::chain(&err));
+                    tracing::warn!(lease, err, "failed to renew a lease");
+                    if self.running.clock.monotonic().saturating_sub(renewed_at) + LEASE_KEPT_EVERY
+                        >= LEASE_FOR
+                    {
+                        self.lease = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Best effort: an unreleased lease lapses.
+    pub(super) async fn release(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        let lease = &lease;
+        let released =
+            self.running.store.tx(OP_RELEASE, |tx| Box::pin(async move { lease::release(tx, lease).await }));
+        if let Err(err) = released.await {
+            tracing::debug!(lease = lease.name, err = kit::chain(&err), "failed to release a lease");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The relay of events: gives those that were committed their number.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use kit::TaskKind;
+use store::StoreError;
+use store::outbox::{self, Relayed};
+
+use super::Running;
+use super::passes::Held;
+
+const RELAY: TaskKind = TaskKind::fatal("event_relay");
+/// Events moved by one transaction.
+const BATCH: u32 = 500;
+/// Without any wake-up, how often to look.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Relays events until the supervisor stops; one process at a time, whichever holds the lease. It runs in observe-only too:
+/// it only records.
+pub fn run_relay(running: &Running) {
+    let context = running.clone();
+    running.supervisor.spawn(RELAY, move |cancel| async move {
+        let mut held = Held::new(context.clone(), outbox::RELAY_LEASE.to_owned());
+        cancel.run_until_cancelled(repeat(&context, &mut held)).await;
+        held.release().await;
+        Ok::<(), Infallible>(())
+    });
+}
+
+async fn repeat(running: &Running, held: &mut Held) {
+    let mut signal = running.signals.of(outbox::OUTBOX_CHANNEL);
+    loop {
+        signal.borrow_and_update();
+        if let Err(err) = pass(running, held).await {
+            tracing::warn!(err = kit::chain(&err), "failed to relay events");
+        }
+        let period = running.clock.sleep(running.jittered(LOOK_EVERY));
+        // Both arms are cancel-safe: a signal that is not looked at stays.
+        tokio::select! {
+            _ = signal.changed() => {}
+            () = period => {}
+        }
+    }
+}
+
+async fn pass(running: &Running, held: &mut Held) -> Result<(), StoreError> {
+    loop {
+        if !held.hold().await? {
+            return Ok(());
+        }
+        let lease = held.lease().expect("it was just taken");
+        match outbox::relay_pass(&running.store, lease, BATCH).await? {
+            Relayed::Moved(moved) if moved < BATCH as usize => return Ok(()),
+            Relayed::Moved(_) => {}
+            Relayed::NotHolder => return Ok(()),
+        }
+    }
+}

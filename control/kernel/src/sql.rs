@@ -1,0 +1,64 @@
+//! Every statement of this crate.
+//!
+//! Durable here: audit entries, because they are the proof of who asked for what; idempotency keys, because a repeated
+//! create must find what the first one made.
+
+use store::{Sql, sql};
+
+pub(crate) const AUDIT_UPSERT: Sql = sql(
+    "audit_upsert",
+    "INSERT INTO audit (audit_id, at, tenant_id, principal, principal_id, action, resource, decision, outcome,
+                        request_id, source_ip, detail)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+     ON CONFLICT (at, audit_id) DO UPDATE SET
+       tenant_id = excluded.tenant_id, resource = excluded.resource, decision = excluded.decision,
+       outcome = excluded.outcome, detail = audit.detail || excluded.detail",
+);
+
+pub(crate) const IDEMPOTENCY_INSERT: Sql = sql(
+    "idempotency_insert",
+    "INSERT INTO idempotency (tenant_id, user_id, key, method, request_sha256, resource)
+     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant_id, user_id, key) DO NOTHING",
+);
+
+pub(crate) const IDEMPOTENCY_GET: Sql = sql(
+    "idempotency_get",
+    "SELECT method, request_sha256, resource FROM idempotency WHERE tenant_id = $1 AND user_id = $2 AND key = $3",
+);
+
+pub(crate) const IDEMPOTENCY_DELETE: Sql = sql(
+    "idempotency_delete",
+    "DELETE FROM idempotency WHERE tenant_id = $1 AND user_id = $2 AND key = $3 AND resource = $4",
+);
+
+pub(crate) const IDEMPOTENCY_PRUNE: Sql = sql(
+    "idempotency_prune",
+    "DELETE FROM idempotency WHERE ctid IN (
+       SELECT ctid FROM idempotency WHERE created_at < compute_now() - make_interval(secs => $1::bigint::double precision)
+       ORDER BY created_at LIMIT 1000)",
+);
+
+pub(crate) const ROOT_TENANT: Sql =
+    sql("root_tenant", "SELECT tenant_id FROM tenants WHERE parent_id IS NULL");
+
+pub(crate) const MAY_ACT: Sql = sql("may_act", "SELECT NOT observe_only AS may_act FROM deployment");
+
+/// For the test that prepares them.
+#[cfg(test)]
+pub(crate) const ALL: &[Sql] = &[
+    AUDIT_UPSERT,
+    IDEMPOTENCY_INSERT,
+    IDEMPOTENCY_GET,
+    IDEMPOTENCY_DELETE,
+    IDEMPOTENCY_PRUNE,
+    ROOT_TENANT,
+    MAY_ACT,
+];
+
+#[cfg(test)]
+mod tests {
+    #[tokio::test]
+    async fn every_statement_prepares_on_a_migrated_database() {
+        testkit::db().await.prepare_all(super::ALL).await;
+    }
+}
