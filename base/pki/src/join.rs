@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::{Role, Timestamp};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::codec::{self, DecodeError, Fields};
 use crate::csr::{CsrRefused, csr_sha256, verify_csr};
@@ -33,7 +34,7 @@ pub struct JoinPayload {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PayloadJson {
     v: u64,
-    token: String,
+    token: Zeroizing<String>,
     csr_sha256: String,
     issued_at: String,
     hostname: String,
@@ -72,13 +73,13 @@ pub enum JoinRefused {
 pub fn seal_join(payload: &JoinPayload, csr_der: &[u8], to: &EncryptionKey, entropy: &dyn Entropy) -> String {
     let json = PayloadJson {
         v: 1,
-        token: payload.token.reveal().to_string(),
+        token: payload.token.reveal(),
         csr_sha256: hex::encode(csr_sha256(csr_der)),
         issued_at: payload.issued_at.to_string(),
         hostname: payload.hostname.clone(),
         role: payload.role.name().to_owned(),
     };
-    let plaintext = zeroize::Zeroizing::new(codec::to_json(&json));
+    let plaintext = Zeroizing::new(codec::to_json(&json));
     let kid = to.key_id().to_string();
     seal::seal(&plaintext, to, &kid, entropy).expect("a join payload is small and a key id is plain")
 }

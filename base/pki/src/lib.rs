@@ -30,6 +30,7 @@
 //! | stored secret | 0x01, name length, name, nonce (12), wrapped key (48), nonce (12), ciphertext | [`envelope`] |
 //! | key ring file | lines `kek1 <name> <base64url of 32 bytes>`, newest last | [`envelope`] |
 //! | SSH principal | `<account>@<node id>` | [`ssh`] |
+//! | SSH user certificate | OpenSSH `-cert.pub` line, at most 24 h | [`ssh`] |
 //! | SSH revocation list | OpenSSH KRL, format version 1 | [`ssh`] |
 //!
 //! JSON is compact, keys and certificates in it are base64url without padding, times are RFC 3339, and a signature

@@ -1,11 +1,18 @@
-//! What a node's sshd is told to trust: CA keys, principals, and a revocation list (OpenSSH's PROTOCOL.krl). Keys and
-//! principals become lines of sshd's files, so anything that could add a line or an option is refused, never repaired.
+//! What a node's sshd is told to trust: CA keys, principals, and a revocation list (OpenSSH's PROTOCOL.krl); and the
+//! user certificates those CAs sign. Keys and principals become lines of sshd's files, so anything that could add a line or an option is refused, never repaired.
 
 use std::fmt;
 use std::str::FromStr;
 
 use model::{NodeId, Timestamp};
 use ssh_key::PublicKey;
+
+mod certificate;
+
+pub use certificate::{
+    SSH_CERTIFICATE_LIFETIME_MAX, SSH_PRINCIPALS_MAX, SshUserCertificate, UserCertificateRequest,
+    issue_user_certificate, ssh_ca_public_key,
+};
 
 /// An RSA key of 16,384 bits is under 3 KiB.
 pub const SSH_KEY_LINE_BYTES_MAX: usize = 8 * 1024;
@@ -33,6 +40,8 @@ pub enum SshError {
     Principal,
     #[error("write an SSH revocation list: it holds more than {KRL_SERIALS_MAX} serials, or serial 0")]
     KrlSerials,
+    #[error("issue an SSH certificate: {problem}")]
+    Certificate { problem: &'static str },
 }
 
 /// One OpenSSH public key (RFC 4253 section 6.6 in the format of sshd(8)), safe to write as a line.

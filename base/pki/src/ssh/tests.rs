@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{at, node};
+use crate::{SeededEntropy, SigningKey};
 
 const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti";
 
@@ -82,6 +83,79 @@ fn serial_zero_and_too_many_serials_are_refused() {
         let revoked = [(&key, serials)];
         let krl = Krl { version: 1, generated_at: at(0), revoked: &revoked };
         assert_eq!(krl.render(), Err(SshError::KrlSerials));
+    }
+}
+
+fn request<'a>(key: &'a SshPublicKey, principals: &'a [Principal]) -> UserCertificateRequest<'a> {
+    UserCertificateRequest {
+        key,
+        key_id: "usr_1:cmd",
+        principals,
+        not_before: at(0),
+        not_after: at(900),
+        port_forwarding: false,
+    }
+}
+
+#[test]
+fn a_certificate_without_principals_or_too_long_is_refused() {
+    let ca = SigningKey::generate(&SeededEntropy::new(1));
+    let key: SshPublicKey = ED25519.parse().unwrap();
+    let principals: [Principal; 1] = [format!("root@{}", node(1)).parse().unwrap()];
+    let good = request(&key, &principals);
+    let issue =
+        |request: &UserCertificateRequest<'_>| issue_user_certificate(&ca, request, &SeededEntropy::new(2));
+    assert!(issue(&good).is_ok());
+    let many = vec![principals[0].clone(); SSH_PRINCIPALS_MAX + 1];
+    for bad in [
+        UserCertificateRequest { principals: &[], ..good },
+        UserCertificateRequest { principals: &many, ..good },
+        UserCertificateRequest { key_id: "", ..good },
+        UserCertificateRequest { key_id: "a\nb", ..good },
+        UserCertificateRequest { not_after: at(0), ..good },
+        UserCertificateRequest { not_after: at(86_401), ..good },
+    ] {
+        assert!(matches!(issue(&bad), Err(SshError::Certificate { .. })), "{bad:?}");
+    }
+}
+
+#[test]
+fn openssh_reads_our_certificates_and_revokes_them() {
+    if Command::new("ssh-keygen").arg("-?").output().is_err() {
+        println!("skipped: ssh-keygen is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ca = SigningKey::generate(&SeededEntropy::new(1));
+    let ca_key = ssh_ca_public_key(&ca);
+    let key: SshPublicKey = ED25519.parse().unwrap();
+    let principals: [Principal; 2] =
+        ["root", "ops"].map(|account| format!("{account}@{}", node(1)).parse().unwrap());
+    let issued = issue_user_certificate(&ca, &request(&key, &principals), &SeededEntropy::new(2)).unwrap();
+    std::fs::write(folder.join("a-cert.pub"), &issued.line).unwrap();
+    // Reading a certificate, ssh-keygen verifies the CA's signature over it.
+    let output = ssh_keygen(folder, &["-L", "-f", "a-cert.pub"]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{shown} {}", String::from_utf8_lossy(&output.stderr));
+    for wanted in [
+        "user certificate",
+        &format!("Serial: {}", issued.serial),
+        "Key ID: \"usr_1:cmd\"",
+        &principals[0].to_string(),
+        &principals[1].to_string(),
+        "Critical Options: (none)",
+        "permit-pty",
+    ] {
+        assert!(shown.contains(wanted), "{wanted:?} in {shown}");
+    }
+    assert!(!shown.contains("forwarding"), "{shown}");
+    for (serial, wanted) in [(issued.serial, "REVOKED"), (issued.serial ^ 1, "ok")] {
+        let revoked: [(&SshPublicKey, &[u64]); 1] = [(&ca_key, &[serial])];
+        let krl = Krl { version: 1, generated_at: at(0), revoked: &revoked };
+        std::fs::write(folder.join("krl"), krl.render().unwrap()).unwrap();
+        let output = ssh_keygen(folder, &["-Q", "-f", "krl", "a-cert.pub"]);
+        assert!(String::from_utf8_lossy(&output.stdout).contains(wanted), "{output:?}");
     }
 }
 

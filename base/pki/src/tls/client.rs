@@ -17,7 +17,8 @@ use crate::key::Pin;
 /// Whom an agent talks to, and as whom.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// SPKI pins of serving CAs. A chain must end in one of them; no other root counts.
+    /// SPKI pins of serving CAs, self-signed P-256 authorities as `ca` makes them. A chain must end in one of them; no
+    /// other root counts.
     pub serving_ca_pins: Vec<Pin>,
     /// Serving CA certificates (DER) already held, for gateways that send only their leaf. A pin decides all the same.
     pub known_cas: Vec<Vec<u8>>,
