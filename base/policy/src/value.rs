@@ -136,9 +136,11 @@ impl<'a> Attributes<'a> {
     /// before what the server knows, or under names the server chose.
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
         let (name, value) = (name.into(), value.into());
-        match self.find(&name) {
+        let print = print(&name);
+        let key = (print, name.as_ref());
+        match self.sorted.binary_search_by(|entry| (entry.print, entry.name.as_ref()).cmp(&key)) {
             Ok(at) => self.sorted[at].value = value,
-            Err(at) => self.sorted.insert(at, Entry { print: print(&name), name, value }),
+            Err(at) => self.sorted.insert(at, Entry { print, name, value }),
         }
     }
 
@@ -150,20 +152,16 @@ impl<'a> Attributes<'a> {
 
     /// The value set for the name. [`Value::Null`] is returned as it was set, though policies take it for absent.
     pub fn get(&self, name: &str) -> Option<&Value<'a>> {
-        let at = self.find(name).ok()?;
-        Some(&self.sorted[at].value)
+        let print = print(name);
+        // The search compares numbers only; names are read where the number is right, which is nearly always once.
+        let from = self.sorted.partition_point(|entry| entry.print < print);
+        let same_print = self.sorted[from..].iter().take_while(|entry| entry.print == print);
+        same_print.filter(|entry| entry.name == name).map(|entry| &entry.value).next()
     }
 
     /// In the order they are kept in, which is the same for the same names but not alphabetical.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
         self.sorted.iter().map(|entry| (entry.name.as_ref(), &entry.value))
-    }
-
-    /// Where the name is, or where it belongs.
-    fn find(&self, name: &str) -> Result<usize, usize> {
-        let print = print(name);
-        self.sorted
-            .binary_search_by(|entry| entry.print.cmp(&print).then_with(|| entry.name.as_ref().cmp(name)))
     }
 
     /// Reads `{"resource.vcpu": 8, "principal.groups": ["ops"], "request.sourceIp": "10.0.0.1"}`, as a simulation

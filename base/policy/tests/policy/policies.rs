@@ -181,3 +181,20 @@ fn an_explanation_shows_every_statement_and_which_one_decided() {
         ]
     );
 }
+
+#[test]
+fn of_two_versions_bound_under_one_name_the_one_that_applies_decides() {
+    let version = |action: &str| {
+        document(&json!({ "statements": [
+            { "sid": "One", "effect": "allow", "actions": [action], "resources": ["*"] }
+        ]}))
+    };
+    let (old, new) = (version("compute:nodes:get"), version("compute:pools:get"));
+    let name = PolicyRef::from("p");
+    let compiled = Compiled::compile(&[(name.clone(), &old), (name, &new)]);
+    let attributes = Attributes::new();
+    let request = Request { action: "compute:pools:get", resource: "pool/1", attributes: &attributes };
+    let decides: Vec<_> =
+        compiled.explain(&request).iter().map(|trace| (trace.applies, trace.decides)).collect();
+    assert_eq!(decides, [(false, false), (true, true)]);
+}

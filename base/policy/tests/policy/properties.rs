@@ -144,10 +144,12 @@ proptest! {
         let traces = compiled.explain(&request);
         let applies = |effect| traces.iter().any(|trace| trace.applies && trace.effect == effect);
         prop_assert_eq!(decision.is_allowed(), applies(Effect::Allow) && !applies(Effect::Deny));
-        let decisive: Vec<_> = traces.iter().filter(|trace| trace.decides).collect();
-        prop_assert_eq!(decisive.first().map(|trace| trace.sid), sid(decision.reason));
-        prop_assert_eq!(decisive.len(), usize::from(decision.reason != Reason::NoMatch));
-        prop_assert!(decisive.iter().all(|trace| trace.applies && trace.effect == decision.effect));
+        // Traces are sorted by policy and sid, and the first that applies with the effect decides.
+        let first = traces.iter().position(|trace| trace.applies && trace.effect == decision.effect);
+        prop_assert_eq!(traces.iter().position(|trace| trace.decides), first);
+        prop_assert!(traces.iter().filter(|trace| trace.decides).count() <= 1);
+        prop_assert_eq!(first.map(|at| traces[at].sid), sid(decision.reason));
+        prop_assert!(traces.is_sorted_by_key(|trace| (trace.policy, trace.sid)));
     }
 
     #[test]
