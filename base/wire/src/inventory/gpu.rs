@@ -113,6 +113,9 @@ pub struct Gpu {
     /// What the driver says must happen before the GPU is right again, like `Reset`; absent when nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery_action: Option<String>,
+    /// The device fell off the bus: what else is here was read before, or is absent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
     pub health: GpuHealth,
 }
 
