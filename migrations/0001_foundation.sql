@@ -26,7 +26,7 @@ INSERT INTO deployment DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- What is to be looked at again. One row per key: wake-ups of one key fold into it.
 CREATE TABLE IF NOT EXISTS work (
-    work_id          uuid        PRIMARY KEY,
+    work_id          uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
     queue            text        NOT NULL,
     key              text        NOT NULL,
     payload          jsonb       NOT NULL DEFAULT '{}',
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS work (
     CONSTRAINT work_claimed_check CHECK ((state = 'running') = (claimed_by IS NOT NULL AND claim_expires_at IS NOT NULL)),
     CONSTRAINT work_parked_check CHECK ((state = 'parked') = (parked_at IS NOT NULL))
 );
-CREATE INDEX IF NOT EXISTS work_ready_idx ON work (queue, run_at, work_id) WHERE state = 'ready';
+CREATE INDEX IF NOT EXISTS work_ready_idx ON work (queue, run_at, key) WHERE state = 'ready';
 CREATE INDEX IF NOT EXISTS work_running_idx ON work (queue, claim_expires_at) WHERE state = 'running';
 CREATE INDEX IF NOT EXISTS work_parked_idx ON work (parked_at, work_id) WHERE state = 'parked';
 
@@ -128,13 +128,41 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM pg_advisory_xact_lock(hashtext('partition:' || parent));
-    IF to_regclass(child) IS NOT NULL THEN
+    -- The catalog itself, with a new snapshot: to_regclass would answer again from what it remembers.
+    IF EXISTS (SELECT 1 FROM pg_class WHERE relname = child AND relnamespace = 'public'::regnamespace) THEN
         RETURN false;
     END IF;
-    EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)', child, parent, first, after);
+    -- Attaching locks the parent less than creating in place: readers and writers go on.
+    EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', child, parent);
+    EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, child, first, after);
     RETURN true;
 END $$;
 REVOKE ALL ON FUNCTION partition_ensure(text, timestamptz) FROM PUBLIC;
+
+-- Drops the monthly partitions that ended at or before `moment`, and says how many. It waits for readers only
+-- briefly, since everybody else would wait behind it; the next pass tries again.
+CREATE OR REPLACE FUNCTION partition_drop_before(parent text, moment timestamptz) RETURNS integer
+    LANGUAGE plpgsql SET search_path = public, pg_temp SET lock_timeout = '2s'
+    AS $$
+DECLARE
+    child record;
+    dropped integer := 0;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('partition:' || parent));
+    FOR child IN
+        SELECT relname, regexp_match(relname, '_y(\d{4})m(\d{2})$') AS month
+        FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+        WHERE inhparent = to_regclass(parent) ORDER BY relname
+    LOOP
+        CONTINUE WHEN child.month IS NULL;
+        CONTINUE WHEN (make_date(child.month[1]::int, child.month[2]::int, 1) + interval '1 month')
+                      AT TIME ZONE 'UTC' > moment;
+        EXECUTE format('DROP TABLE IF EXISTS %I', child.relname);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $$;
+REVOKE ALL ON FUNCTION partition_drop_before(text, timestamptz) FROM PUBLIC;
 
 -- A new database can take events and audit entries before the first partition pass.
 SELECT partition_ensure(parent, compute_now() + month * interval '1 month')

@@ -1,12 +1,13 @@
 //! How to reach the database and what a session may take.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{OsRng, Rng};
 use model::Timestamp;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 
 use crate::error::{ErrorKind, StoreError};
 
@@ -38,6 +39,9 @@ pub type VirtualClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 #[derive(Clone)]
 pub struct StoreConfig {
     /// `postgres://user:password@host:port/database`; a unix socket's folder is percent-encoded as the host.
+    ///
+    /// Over TCP `sslmode` is `verify-full`, which is the default, or `disable`. There is nothing between: a
+    /// connection is either verified, name and chain, or said to be open.
     pub url: Secret,
     /// Connections at most. Each costs the server a process of several megabytes.
     pub pool_size: usize,
@@ -56,6 +60,8 @@ pub struct StoreConfig {
     /// Jitter between retries of a transaction.
     pub rng: Arc<dyn Rng>,
     pub virtual_clock: Option<VirtualClock>,
+    /// PEM certificates that may sign the server's, instead of the system's.
+    pub tls_roots: Option<PathBuf>,
 }
 
 impl StoreConfig {
@@ -72,19 +78,23 @@ impl StoreConfig {
             connect_timeout: Duration::from_secs(10),
             rng: Arc::new(OsRng),
             virtual_clock: None,
+            tls_roots: None,
         }
     }
 
     /// The driver's configuration: the URL's, then ours over it.
     pub(crate) fn driver(&self) -> Result<tokio_postgres::Config, StoreError> {
         let refused = |why: String| StoreError::new("open", ErrorKind::Config { why });
+        // The driver knows `require` for what is `verify-full` here, and neither of the halves.
+        let url = self.url.reveal().replace("sslmode=verify-full", "sslmode=require");
         let mut config: tokio_postgres::Config =
-            self.url.reveal().parse().map_err(|_| refused("the URL does not parse".to_owned()))?;
+            url.parse().map_err(|_| refused("the URL does not parse".to_owned()))?;
         if config.get_hosts().is_empty() {
             return Err(refused("the URL names no host".to_owned()));
         }
         if config.get_ssl_mode() == SslMode::Prefer {
-            config.ssl_mode(SslMode::Disable);
+            let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+            config.ssl_mode(if local { SslMode::Disable } else { SslMode::Require });
         }
         let mut options = config.get_options().unwrap_or_default().to_owned();
         let mut set = |name: &str, value: &str| {

@@ -96,6 +96,10 @@ impl StoreError {
         Self { kind, at }
     }
 
+    pub(crate) fn lost(at: &'static str) -> Self {
+        Self::new(at, ErrorKind::Unavailable { why: "the connection was closed".to_owned() })
+    }
+
     pub(crate) fn driver(at: &'static str, err: &tokio_postgres::Error) -> Self {
         Self::new(at, classify(err))
     }

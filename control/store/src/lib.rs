@@ -36,13 +36,23 @@ mod metrics;
 mod pool;
 mod row;
 mod sql;
+mod tls;
 mod tx;
 
+pub mod deployment;
 pub mod embedded;
+pub mod lease;
+pub mod listen;
 pub mod migrate;
+pub mod outbox;
+pub mod partition;
+pub mod restore;
+pub mod work;
 
 pub use config::{Secret, StoreConfig, VirtualClock};
 pub use error::{ErrorKind, IsRetryable, StoreError};
+pub use lease::Lease;
+pub use listen::{Listener, Notified};
 pub use migrate::SchemaState;
 pub use pool::Store;
 pub use row::RowExt;
@@ -53,3 +63,16 @@ pub use tx::Tx;
 
 /// What the seams of this crate return: a boxed future, so that its body is compiled here once.
 pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
+
+/// Every statement of this crate, for the test that prepares them all.
+pub fn statements() -> Vec<Sql> {
+    let modules = [
+        deployment::STATEMENTS,
+        lease::STATEMENTS,
+        outbox::STATEMENTS,
+        partition::STATEMENTS,
+        restore::STATEMENTS,
+        work::STATEMENTS,
+    ];
+    modules.concat()
+}

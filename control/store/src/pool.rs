@@ -13,7 +13,9 @@ use tokio_postgres::{NoTls, Row};
 
 use crate::config::StoreConfig;
 use crate::error::{ErrorKind, IsRetryable, StoreError};
+use crate::listen::{self, Messages};
 use crate::metrics::Metrics;
+use crate::tls::Tls;
 use crate::tx::{Statement, Tx};
 use crate::{BoxFuture, Op, Param, Sql};
 
@@ -40,16 +42,12 @@ impl Store {
     /// see [`crate::migrate::check`].
     pub async fn open(config: StoreConfig) -> Result<Store, StoreError> {
         let driver = config.driver()?;
-        if driver.get_ssl_mode() != SslMode::Disable {
-            let why = "sslmode=require is not built in".to_owned();
-            return Err(StoreError::new("open", ErrorKind::Config { why }));
-        }
-        let manager = Manager::from_config(
-            driver,
-            NoTls,
-            // A closed connection is noticed without a round trip; a dead one by the statement's own failure.
-            ManagerConfig { recycling_method: RecyclingMethod::Fast },
-        );
+        // A closed connection is noticed without a round trip; a dead one by the statement's own failure.
+        let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = match driver.get_ssl_mode() {
+            SslMode::Disable => Manager::from_config(driver, NoTls, manager_config),
+            _ => Manager::from_config(driver, Tls::new(config.tls_roots.as_deref())?, manager_config),
+        };
         let timeout = Some(config.connect_timeout);
         let pool = Pool::builder(manager)
             .max_size(config.pool_size.max(1))
@@ -216,6 +214,21 @@ impl Store {
     fn virtual_now(&self) -> Option<model::Timestamp> {
         self.0.config.virtual_clock.as_ref().map(|clock| clock())
     }
+}
+
+/// A connection outside the pool, which its user drives.
+pub(crate) async fn connect_raw(
+    config: &StoreConfig,
+) -> Result<(tokio_postgres::Client, Messages), StoreError> {
+    let driver = config.driver()?;
+    let failed = |err: tokio_postgres::Error| StoreError::driver("connect", &err);
+    if driver.get_ssl_mode() == SslMode::Disable {
+        let (client, connection) = driver.connect(NoTls).await.map_err(failed)?;
+        return Ok((client, listen::messages(connection)));
+    }
+    let (client, connection) =
+        driver.connect(Tls::new(config.tls_roots.as_deref())?).await.map_err(failed)?;
+    Ok((client, listen::messages(connection)))
 }
 
 pub(crate) fn at_most_one(sql: &Sql, rows: Vec<Row>) -> Result<Option<Row>, StoreError> {

@@ -1,0 +1,91 @@
+//! The statements of the work queue. Everything is durable; there is no order but `run_at`, then `key`.
+
+use crate::{Sql, sql};
+
+pub(super) const ENQUEUE: Sql = sql(
+    "work_enqueue",
+    "INSERT INTO work (queue, key, payload, run_at, attempts_max)
+     VALUES ($1, $2, $3, compute_now() + $4::bigint * interval '1 millisecond', $5)
+     ON CONFLICT ON CONSTRAINT work_queue_key_key DO UPDATE SET
+       payload = excluded.payload, attempts_max = excluded.attempts_max, version = work.version + 1,
+       run_at = least(work.run_at, excluded.run_at)
+     RETURNING state, version = 1 AS fresh",
+);
+pub(super) const ENQUEUE_ALL: Sql = sql(
+    "work_enqueue_all",
+    "INSERT INTO work (queue, key, run_at, attempts_max)
+     SELECT $1, key, compute_now(), $3 FROM (SELECT DISTINCT key FROM unnest($2::text[]) AS key ORDER BY key) AS keys
+     ON CONFLICT ON CONSTRAINT work_queue_key_key DO UPDATE SET
+       attempts_max = excluded.attempts_max, version = work.version + 1,
+       run_at = least(work.run_at, excluded.run_at)",
+);
+/// A lapsed claim is a failed pass: a key that kills its worker is parked in the end.
+pub(super) const RECLAIM: Sql = sql(
+    "work_reclaim",
+    "UPDATE work SET
+       state = CASE WHEN attempts + 1 >= attempts_max THEN 'parked' ELSE 'ready' END,
+       parked_at = CASE WHEN attempts + 1 >= attempts_max THEN compute_now() END,
+       attempts = attempts + 1, run_at = compute_now(), claimed_by = NULL, claim_expires_at = NULL,
+       last_error = 'the claim of worker ' || claimed_by || ' lapsed'
+     WHERE work_id IN (
+       SELECT work_id FROM work WHERE queue = $1 AND state = 'running' AND claim_expires_at <= compute_now()
+       ORDER BY claim_expires_at, key LIMIT $2 FOR UPDATE SKIP LOCKED)",
+);
+/// While it runs, `run_at` collects the earliest wake-up.
+pub(super) const CLAIM: Sql = sql(
+    "work_claim",
+    "WITH picked AS MATERIALIZED (
+       SELECT work_id, run_at FROM work WHERE queue = $1 AND state = 'ready' AND run_at <= compute_now()
+       ORDER BY run_at, key LIMIT $2 FOR UPDATE SKIP LOCKED
+     ), claimed AS (
+       UPDATE work SET state = 'running', claim = claim + 1, claimed_by = $3, run_at = 'infinity',
+         claim_expires_at = compute_now() + $4::bigint * interval '1 millisecond'
+       FROM picked WHERE work.work_id = picked.work_id
+       RETURNING work.work_id, key, payload, attempts, version, claim, picked.run_at AS due
+     )
+     SELECT work_id, key, payload, attempts, version, claim FROM claimed ORDER BY due, key",
+);
+pub(super) const EXTEND: Sql = sql(
+    "work_extend",
+    "UPDATE work SET claim_expires_at = compute_now() + $3::bigint * interval '1 millisecond'
+     WHERE work_id = $1 AND claim = $2 AND state = 'running'",
+);
+pub(super) const COMPLETE: Sql = sql(
+    "work_complete",
+    "DELETE FROM work WHERE work_id = $1 AND claim = $2 AND state = 'running' AND version = $3",
+);
+/// Without a delay the key was woken, so `run_at` is finite.
+pub(super) const AGAIN: Sql = sql(
+    "work_again",
+    "UPDATE work SET state = 'ready', attempts = 0, claimed_by = NULL, claim_expires_at = NULL, last_error = NULL,
+       run_at = least(run_at, compute_now() + $3::bigint * interval '1 millisecond')
+     WHERE work_id = $1 AND claim = $2 AND state = 'running'",
+);
+pub(super) const FAIL: Sql = sql(
+    "work_fail",
+    "UPDATE work SET
+       state = CASE WHEN attempts + 1 >= attempts_max THEN 'parked' ELSE 'ready' END,
+       parked_at = CASE WHEN attempts + 1 >= attempts_max THEN compute_now() END,
+       attempts = attempts + 1, claimed_by = NULL, claim_expires_at = NULL, last_error = $3,
+       run_at = least(run_at, compute_now() + $4::bigint * interval '1 millisecond')
+     WHERE work_id = $1 AND claim = $2 AND state = 'running' RETURNING state",
+);
+pub(super) const NEXT_DUE: Sql = sql(
+    "work_next_due",
+    "SELECT least(
+       (SELECT min(run_at) FROM work WHERE queue = $1 AND state = 'ready'),
+       (SELECT min(claim_expires_at) FROM work WHERE queue = $1 AND state = 'running')) AS due",
+);
+pub(super) const LIST_PARKED: Sql = sql(
+    "work_list_parked",
+    "SELECT work_id, queue, key, payload, attempts, last_error, parked_at FROM work
+     WHERE state = 'parked' AND ($1::text IS NULL OR queue = $1) ORDER BY parked_at, work_id LIMIT $2",
+);
+pub(super) const REQUEUE: Sql = sql(
+    "work_requeue",
+    "UPDATE work SET state = 'ready', attempts = 0, run_at = compute_now(), parked_at = NULL, version = version + 1
+     WHERE work_id = $1 AND state = 'parked'",
+);
+
+pub(crate) const STATEMENTS: &[Sql] =
+    &[ENQUEUE, ENQUEUE_ALL, RECLAIM, CLAIM, EXTEND, COMPLETE, AGAIN, FAIL, NEXT_DUE, LIST_PARKED, REQUEUE];

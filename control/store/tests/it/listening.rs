@@ -1,0 +1,77 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+use store::work::{self, Queue};
+use store::{Listener, Notified, Store, StoreError, sql};
+use testkit::db;
+
+use crate::{OP, in_tx};
+
+const BOUND: Duration = Duration::from_secs(20);
+const CHANNELS: &[&str] = &["bc_work", "bc_events"];
+
+async fn next(listener: &mut Listener) -> Notified {
+    tokio::time::timeout(BOUND, listener.next()).await.expect("a notification within the bound")
+}
+
+async fn tell(store: &Store, times: u32) {
+    store
+        .tx(OP, |tx| {
+            Box::pin(async move {
+                for n in 0..times {
+                    work::enqueue(tx, Queue::new("q", 1), &n.to_string(), &json!({}), Duration::ZERO).await?;
+                }
+                Ok::<_, StoreError>(())
+            })
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn notifications_fold_and_a_reconnect_counts_as_one_of_every_channel() {
+    let db = db().await;
+    let mut listener = Listener::new(&db.store, CHANNELS);
+    let first = next(&mut listener).await;
+    assert!(first.reconnected);
+    assert_eq!(first.channels, BTreeSet::from(["bc_work", "bc_events"]));
+
+    tell(&db.store, 3).await;
+    let told = next(&mut listener).await;
+    assert_eq!(told, Notified { channels: BTreeSet::from(["bc_work"]), reconnected: false });
+    let more = tokio::time::timeout(Duration::from_millis(200), listener.next()).await;
+    assert!(more.is_err(), "one transaction tells once: {more:?}");
+
+    let kill = sql(
+        "kill",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'",
+    );
+    assert_eq!(db.store.read(&kill, &[]).await.unwrap().len(), 1);
+    let again = next(&mut listener).await;
+    assert!(again.reconnected);
+    tell(&db.store, 1).await;
+    assert!(!next(&mut listener).await.reconnected);
+}
+
+#[tokio::test]
+async fn a_rolled_back_transaction_tells_nobody() {
+    let db = db().await;
+    let mut listener = Listener::new(&db.store, CHANNELS);
+    next(&mut listener).await;
+    let undone: Result<(), StoreError> = db
+        .store
+        .tx(OP, |tx| {
+            Box::pin(async move {
+                tx.notify("bc_events", "");
+                Err(StoreError::decode("test", "changed its mind"))
+            })
+        })
+        .await;
+    undone.unwrap_err();
+    in_tx!(db.store, |tx| async move {
+        tx.notify("bc_work", "it's quoted");
+        tx.now().await
+    });
+    assert_eq!(next(&mut listener).await.channels, BTreeSet::from(["bc_work"]));
+}

@@ -1,0 +1,142 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kit::Rng;
+use model::{EventId, TenantId, Timestamp};
+use serde_json::json;
+use store::lease::acquire;
+use store::outbox::{self, Event, EventFilter, EventRange, RELAY_LEASE, Relayed, StoredEvent};
+use store::{Lease, Store, StoreError};
+use testkit::db;
+use tokio::sync::oneshot;
+
+use crate::{Clocked, OP, in_tx};
+
+fn event(subject: &str, tenant_id: Option<TenantId>) -> Event<'static> {
+    let rng: &dyn Rng = &kit::OsRng;
+    let id: EventId = rng.id(Timestamp::from_millis(1));
+    Event { id, kind: "instance.started", subject: subject.to_owned(), tenant_id, data: json!({ "n": 1 }) }
+}
+
+async fn append(store: &Store, subject: &str, tenant_id: Option<TenantId>) {
+    let written = &event(subject, tenant_id);
+    in_tx!(store, |tx| outbox::append(tx, written.clone()));
+}
+
+async fn relay_lease(store: &Store, holder: &str) -> Lease {
+    in_tx!(store, |tx| acquire(tx, RELAY_LEASE, holder, Duration::from_secs(30))).unwrap()
+}
+
+async fn all(store: &Store) -> Vec<StoredEvent> {
+    outbox::events_after(store, 0, 1_000, &EventFilter::default()).await.unwrap()
+}
+
+#[tokio::test]
+async fn commits_out_of_order_still_get_a_gapless_seq() {
+    let db = db().await;
+    let lease = relay_lease(&db.store, "relay").await;
+    let (finish, wait) = oneshot::channel::<()>();
+    let (begun, has_begun) = oneshot::channel::<()>();
+    let slow_event = event("slow", None);
+    let (slow_event, signals) = (&slow_event, &std::sync::Mutex::new(Some((begun, wait))));
+    let slow = db.store.tx(OP, |tx| {
+        Box::pin(async move {
+            outbox::append(tx, slow_event.clone()).await?;
+            let (begun, wait) = signals.lock().unwrap().take().unwrap();
+            begun.send(()).unwrap();
+            wait.await.unwrap();
+            Ok::<_, StoreError>(())
+        })
+    });
+    let fast = async {
+        has_begun.await.unwrap();
+        append(&db.store, "fast", None).await;
+        append(&db.store, "fast too", None).await;
+        assert_eq!(outbox::relay_pass(&db.store, &lease, 100).await.unwrap(), Relayed::Moved(2));
+        let seen: Vec<(i64, String)> = all(&db.store).await.into_iter().map(|e| (e.seq, e.subject)).collect();
+        assert_eq!(seen, [(1, "fast".to_owned()), (2, "fast too".to_owned())]);
+        finish.send(()).unwrap();
+    };
+    let (slow, ()) = tokio::join!(slow, fast);
+    slow.unwrap();
+    assert_eq!(outbox::relay_pass(&db.store, &lease, 100).await.unwrap(), Relayed::Moved(1));
+    let late = outbox::events_after(&db.store, 2, 10, &EventFilter::default()).await.unwrap();
+    assert_eq!(late.iter().map(|e| (e.seq, e.subject.as_str())).collect::<Vec<_>>(), [(3, "slow")]);
+}
+
+#[tokio::test]
+async fn writers_and_two_relays_at_once_leave_no_gap_and_no_double() {
+    let db = db().await;
+    let lease = relay_lease(&db.store, "relay").await;
+    let writer = async |name: &str| {
+        for n in 0..20 {
+            append(&db.store, &format!("{name}-{n}"), None).await;
+        }
+    };
+    let relay = async || {
+        for _ in 0..20 {
+            outbox::relay_pass(&db.store, &lease, 3).await.unwrap();
+        }
+    };
+    tokio::join!(writer("a"), writer("b"), relay(), relay());
+    while outbox::relay_pass(&db.store, &lease, 10).await.unwrap() != Relayed::Moved(0) {}
+    let events = all(&db.store).await;
+    assert_eq!(events.iter().map(|e| e.seq).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
+    assert_eq!(events.iter().map(|e| &e.subject).collect::<BTreeSet<_>>().len(), 40);
+    assert_eq!(outbox::events_range(&db.store).await.unwrap(), EventRange { first: Some(1), head: 40 });
+}
+
+#[tokio::test]
+async fn a_relay_that_lost_its_lease_moves_nothing() {
+    let db = db().await;
+    let time = Clocked::open(&db, "2026-03-01T00:00:00Z").await;
+    let stale = relay_lease(&time.store, "one").await;
+    append(&time.store, "x", None).await;
+    time.advance(Duration::from_secs(30));
+    let current = relay_lease(&time.store, "two").await;
+    assert_eq!(outbox::relay_pass(&time.store, &stale, 10).await.unwrap(), Relayed::NotHolder);
+    assert_eq!(outbox::relay_pass(&time.store, &current, 10).await.unwrap(), Relayed::Moved(1));
+}
+
+#[tokio::test]
+async fn an_event_rolls_back_with_its_change() {
+    let db = db().await;
+    let written = &event("x", None);
+    let done: Result<(), StoreError> = db
+        .store
+        .tx(OP, |tx| {
+            Box::pin(async move {
+                outbox::append(tx, written.clone()).await?;
+                Err(StoreError::decode("test", "changed its mind"))
+            })
+        })
+        .await;
+    done.unwrap_err();
+    assert_eq!(db.scalar_i64("SELECT count(*) FROM outbox").await, 0);
+}
+
+#[tokio::test]
+async fn a_tenant_reads_its_own_events_only_and_months_without_a_partition_get_one() {
+    let db = db().await;
+    let time = Clocked::open(&db, "2031-07-15T00:00:00Z").await;
+    let rng: &dyn Rng = &kit::OsRng;
+    let (mine, other): (TenantId, TenantId) =
+        (rng.id(Timestamp::from_millis(1)), rng.id(Timestamp::from_millis(1)));
+    let lease = relay_lease(&time.store, "relay").await;
+    for (subject, tenant) in [("a", Some(mine)), ("b", Some(other)), ("c", None), ("d", Some(mine))] {
+        append(&time.store, subject, tenant).await;
+    }
+    assert_eq!(outbox::relay_pass(&time.store, &lease, 10).await.unwrap(), Relayed::Moved(4));
+    let read = async |filter: EventFilter| {
+        let events = outbox::events_after(&time.store, 0, 10, &filter).await.unwrap();
+        events.into_iter().map(|e| e.subject).collect::<Vec<_>>()
+    };
+    assert_eq!(read(EventFilter { tenant_id: Some(mine), ..EventFilter::default() }).await, ["a", "d"]);
+    assert_eq!(read(EventFilter { subject: Some("b".to_owned()), ..EventFilter::default() }).await, ["b"]);
+    assert!(
+        read(EventFilter { kinds: Some(vec!["other".to_owned()]), ..EventFilter::default() })
+            .await
+            .is_empty()
+    );
+    assert_eq!(read(EventFilter::default()).await, ["a", "b", "c", "d"]);
+}

@@ -1,0 +1,215 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use store::work::{self, Claimed, Completion, Enqueued, Failure, Queue};
+use store::{Store, StoreError};
+use testkit::db;
+
+use crate::{Clocked, in_tx};
+
+const QUEUE: Queue = Queue::new("instance", 3);
+const LEASE: Duration = Duration::from_secs(30);
+const START: &str = "2026-03-01T00:00:00Z";
+
+async fn enqueue(store: &Store, key: &str, payload: Value, delay: Duration) -> Enqueued {
+    let payload = &payload;
+    in_tx!(store, |tx| work::enqueue(tx, QUEUE, key, payload, delay))
+}
+
+async fn wake(store: &Store, key: &str) -> Enqueued {
+    enqueue(store, key, json!({}), Duration::ZERO).await
+}
+
+async fn claim(store: &Store, batch: u32) -> Vec<Claimed> {
+    in_tx!(store, |tx| work::claim(tx, QUEUE, "worker-1", batch, LEASE))
+}
+
+async fn claim_one(store: &Store) -> Claimed {
+    let mut items = claim(store, 10).await;
+    assert_eq!(items.len(), 1, "{items:?}");
+    items.remove(0)
+}
+
+async fn complete(store: &Store, item: &Claimed) -> Completion {
+    in_tx!(store, |tx| work::complete(tx, item))
+}
+
+async fn fail(store: &Store, item: &Claimed) -> Failure {
+    in_tx!(store, |tx| work::fail(tx, item, "no such host", Duration::from_secs(5)))
+}
+
+#[tokio::test]
+async fn concurrent_claimers_never_share_an_item() {
+    let db = db().await;
+    let keys: Vec<String> = (0..200).map(|n| format!("k{n:03}")).collect();
+    let keys_ref = keys.as_slice();
+    in_tx!(db.store, |tx| work::enqueue_all(tx, QUEUE, keys_ref));
+    let claimer = async || {
+        let mut mine = Vec::new();
+        loop {
+            let items = claim(&db.store, 7).await;
+            if items.is_empty() {
+                return mine;
+            }
+            mine.extend(items.into_iter().map(|item| item.key));
+        }
+    };
+    let (one, two, three) = tokio::join!(claimer(), claimer(), claimer());
+    assert!(!one.is_empty() && !two.is_empty() && !three.is_empty());
+    let all: Vec<String> = [one, two, three].concat();
+    assert_eq!(all.len(), 200);
+    assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), keys.into_iter().collect());
+}
+
+#[tokio::test]
+async fn due_keys_are_claimed_in_order_and_others_wait() {
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    enqueue(&time.store, "later", json!(1), Duration::from_secs(60)).await;
+    enqueue(&time.store, "b", json!(2), Duration::ZERO).await;
+    enqueue(&time.store, "a", json!(3), Duration::ZERO).await;
+    let keys: Vec<String> = claim(&time.store, 10).await.into_iter().map(|item| item.key).collect();
+    assert_eq!(keys, ["a", "b"]);
+    assert!(claim(&time.store, 10).await.is_empty());
+    time.advance(Duration::from_secs(60));
+    // The two claims have lapsed as well by now, and are due since.
+    let keys: Vec<String> = claim(&time.store, 10).await.into_iter().map(|item| item.key).collect();
+    assert_eq!(keys, ["a", "b", "later"]);
+}
+
+#[tokio::test]
+async fn a_completed_key_is_gone_and_may_come_again() {
+    let db = db().await;
+    assert_eq!(wake(&db.store, "k").await, Enqueued::New);
+    let item = claim_one(&db.store).await;
+    assert_eq!(complete(&db.store, &item).await, Completion::Done);
+    assert_eq!(complete(&db.store, &item).await, Completion::Lost);
+    assert_eq!(wake(&db.store, "k").await, Enqueued::New);
+}
+
+#[tokio::test]
+async fn a_wake_up_during_a_pass_makes_it_run_again_with_the_new_payload() {
+    let db = db().await;
+    wake(&db.store, "k").await;
+    let item = claim_one(&db.store).await;
+    assert_eq!(enqueue(&db.store, "k", json!("new"), Duration::ZERO).await, Enqueued::Folded);
+    assert!(claim(&db.store, 10).await.is_empty(), "not while it runs");
+    assert_eq!(complete(&db.store, &item).await, Completion::Again);
+    let second = claim_one(&db.store).await;
+    assert_eq!(second.payload, json!("new"));
+    assert_eq!(complete(&db.store, &second).await, Completion::Done);
+}
+
+#[tokio::test]
+async fn a_wake_up_that_commits_after_the_completion_began_is_not_lost() {
+    let db = db().await;
+    wake(&db.store, "k").await;
+    let item = claim_one(&db.store).await;
+    let (store, item_ref) = (&db.store, &item);
+    let completed = store
+        .tx(crate::OP, |tx| {
+            Box::pin(async move {
+                work::enqueue(tx, QUEUE, "k", &json!({}), Duration::ZERO).await?;
+                let completing = complete(store, item_ref);
+                tokio::pin!(completing);
+                // The wake-up holds the row: the completion has to wait for its commit.
+                let early = tokio::time::timeout(Duration::from_millis(200), &mut completing).await;
+                Ok::<_, StoreError>(early.is_ok())
+            })
+        })
+        .await
+        .unwrap();
+    assert!(!completed);
+    assert_eq!(complete(&db.store, &item).await, Completion::Again);
+    claim_one(&db.store).await;
+}
+
+#[tokio::test]
+async fn an_earlier_wake_up_pulls_a_key_forward_and_a_later_one_does_not_push_it_back() {
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    enqueue(&time.store, "k", json!({}), Duration::from_secs(60)).await;
+    enqueue(&time.store, "k", json!({}), Duration::from_secs(10)).await;
+    enqueue(&time.store, "k", json!({}), Duration::from_secs(90)).await;
+    let due = in_tx!(time.store, |tx| work::next_due(tx, QUEUE)).unwrap();
+    assert_eq!(due.to_string(), "2026-03-01T00:00:10Z");
+}
+
+#[tokio::test]
+async fn a_key_that_keeps_failing_is_parked_and_runs_after_a_requeue() {
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    wake(&time.store, "k").await;
+    for attempt in 0..3 {
+        let item = claim_one(&time.store).await;
+        assert_eq!(item.attempts, attempt);
+        let wanted = if attempt < 2 { Failure::Retry } else { Failure::Parked };
+        assert_eq!(fail(&time.store, &item).await, wanted);
+        assert!(claim(&time.store, 10).await.is_empty(), "it waits for its backoff");
+        time.advance(Duration::from_secs(5));
+    }
+    assert_eq!(wake(&time.store, "k").await, Enqueued::Parked);
+    let parked = in_tx!(time.store, |tx| work::list_parked(tx, Some("instance"), 10));
+    assert_eq!(parked.len(), 1);
+    assert_eq!((parked[0].key.as_str(), parked[0].last_error.as_deref()), ("k", Some("no such host")));
+    assert!(in_tx!(time.store, |tx| work::list_parked(tx, Some("other"), 10)).is_empty());
+
+    let id = parked[0].work_id;
+    assert!(in_tx!(time.store, |tx| work::requeue(tx, id)));
+    assert!(!in_tx!(time.store, |tx| work::requeue(tx, id)));
+    let item = claim_one(&time.store).await;
+    assert_eq!(item.attempts, 0);
+    assert_eq!(complete(&time.store, &item).await, Completion::Done);
+}
+
+#[tokio::test]
+async fn a_lapsed_claim_is_taken_over_and_the_slow_worker_completes_nothing() {
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    wake(&time.store, "k").await;
+    let slow = claim_one(&time.store).await;
+    time.advance(LEASE / 2);
+    let slow_ref = &slow;
+    assert!(in_tx!(time.store, |tx| work::extend(tx, slow_ref, LEASE)));
+    time.advance(LEASE / 2);
+    assert!(claim(&time.store, 10).await.is_empty(), "it was extended");
+    time.advance(LEASE / 2);
+    let taken = claim_one(&time.store).await;
+    assert_eq!(taken.attempts, 1);
+    assert_eq!(complete(&time.store, &slow).await, Completion::Lost);
+    assert_eq!(fail(&time.store, &slow).await, Failure::Lost);
+    assert!(!in_tx!(time.store, |tx| work::extend(tx, slow_ref, LEASE)));
+    assert_eq!(complete(&time.store, &taken).await, Completion::Done);
+}
+
+#[tokio::test]
+async fn a_key_that_kills_its_worker_every_time_is_parked() {
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    wake(&time.store, "poison").await;
+    for _ in 0..3 {
+        claim_one(&time.store).await;
+        time.advance(LEASE);
+    }
+    assert!(claim(&time.store, 10).await.is_empty());
+    let parked = in_tx!(time.store, |tx| work::list_parked(tx, None, 10));
+    assert_eq!(parked[0].last_error.as_deref(), Some("the claim of worker worker-1 lapsed"));
+}
+
+#[tokio::test]
+async fn a_rescheduled_key_runs_when_due_or_when_woken() {
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    wake(&time.store, "k").await;
+    let item = claim_one(&time.store).await;
+    let item_ref = &item;
+    in_tx!(time.store, |tx| work::reschedule(tx, item_ref, Duration::from_secs(60)));
+    assert!(claim(&time.store, 10).await.is_empty());
+    time.advance(Duration::from_secs(60));
+    let item = claim_one(&time.store).await;
+    wake(&time.store, "k").await;
+    let item_ref = &item;
+    in_tx!(time.store, |tx| work::reschedule(tx, item_ref, Duration::from_secs(60)));
+    claim_one(&time.store).await;
+}
