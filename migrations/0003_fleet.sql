@@ -248,3 +248,16 @@ CREATE TABLE IF NOT EXISTS trust_bundles (
   message    bytea NOT NULL,
   created_at timestamptz NOT NULL DEFAULT compute_now()
 );
+
+-- A node that holds intent newer than this database: the intent itself with our signature over it, for a worker to judge.
+-- Proved, the database is older than its nodes; unproved, the node alone is quarantined.
+CREATE TABLE IF NOT EXISTS restore_claims (
+  node_id    uuid PRIMARY KEY REFERENCES nodes,
+  generation bigint NOT NULL,
+  epoch      bigint NOT NULL,
+  body       bytea NOT NULL,
+  signature  bytea NOT NULL,
+  claimed_at timestamptz NOT NULL DEFAULT compute_now(),
+  judged_at  timestamptz,
+  proved     boolean
+);

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use kernel::events::EventKind;
 use kernel::module::wake;
 use kernel::ports::node::SPEC_QUEUE;
 use kernel::{ApiError, Fault};
 use model::{CommandId, NodeId, PoolId};
 use serde_json::json;
-use store::{RowExt, Tx};
+use store::Tx;
 use wire::proto::agent::command_body::Payload;
 use wire::proto::agent::{DiagNvml, InventoryRefresh};
 
@@ -30,8 +31,11 @@ impl Fleet {
             return Err(ApiError::not_found("pool", pool_id).into());
         };
         if tx.execute(&sql::NODE_ADOPT, &[&node_id.uuid(), &pool_id.uuid()]).await? == 0 {
-            return Err(ApiError::invalid_state(format!("node {node_id} is adopted already, or is gone")).into());
+            return Err(
+                ApiError::invalid_state(format!("node {node_id} is adopted already, or is gone")).into()
+            );
         }
+        self.emit(tx, EventKind::NodeAdopted, node_id, json!({ "poolId": pool_id.to_string() })).await?;
         // Only a GPU pool asks for working GPUs; any other takes a node that answers.
         let payload = match pool.get::<_, &str>("class") {
             "gpu" => Payload::DiagNvml(DiagNvml::default()),
@@ -64,7 +68,6 @@ impl Fleet {
         tx.execute(&sql::NODE_ACCEPTANCE_PUT, &[&node_id.uuid(), &command_id.uuid()]).await?;
         wake(tx, SPEC_QUEUE, &node_key(node_id)).await?;
         wake(tx, OBSERVE_QUEUE, &node_key(node_id)).await?;
-        self.emit(tx, "node.adopted", node_id, json!({ "by": by, "commandId": command_id.to_string() })).await?;
         Ok(command_id)
     }
 }

@@ -7,8 +7,8 @@ use kernel::{ApiError, BoxFuture, Fault};
 use model::{CommandId, NodeId, Timestamp};
 use pki::Purpose;
 use prost::Message;
-use store::{Op, RowExt, Tx};
 use std::time::SystemTime;
+use store::{Op, RowExt, Tx};
 use wire::proto::agent::CommandBody;
 use wire::proto::agent::command_body::Payload;
 

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use kernel::Fault;
+use kernel::events::{self, EventKind};
 use kernel::ports::node::{NodeObserver, SpecContributor};
 use kit::{Clock, Rng};
-use model::NodeId;
-use store::Store;
+use model::{NodeId, TenantId};
+use serde_json::Value;
+use store::{RowExt, Store, Tx};
 
 use crate::keys::FleetKeys;
+use crate::sql;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -45,9 +49,30 @@ impl Fleet {
 
     pub(crate) fn keys(&self) -> Result<&FleetKeys, kernel::Fault> {
         self.0.keys.as_ref().ok_or_else(|| {
-            kernel::ApiError::new(model::ErrorCode::Unavailable, "this process holds no signing keys")
-                .into()
+            kernel::ApiError::new(model::ErrorCode::Unavailable, "this process holds no signing keys").into()
         })
+    }
+
+    /// A domain event about a node, for its pool's tenant.
+    pub(crate) async fn emit(
+        &self,
+        tx: &mut Tx<'_>,
+        kind: EventKind,
+        node_id: NodeId,
+        data: Value,
+    ) -> Result<(), Fault> {
+        let tenant = self.tenant_of(tx, node_id).await?;
+        Ok(events::append(tx, self.rng(), kind, node_id, tenant, data).await?)
+    }
+
+    /// Whose pool the node is in; none before its adoption.
+    pub(crate) async fn tenant_of(
+        &self,
+        tx: &mut Tx<'_>,
+        node_id: NodeId,
+    ) -> Result<Option<TenantId>, Fault> {
+        let row = tx.query_opt(&sql::NODE_TENANT, &[&node_id.uuid()]).await?;
+        Ok(row.and_then(|row| row.opt_id("tenant_id")))
     }
 
     pub(crate) fn id<I: model::Id>(&self) -> I {

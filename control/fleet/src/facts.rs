@@ -42,7 +42,9 @@ async fn read(tx: &mut Tx<'_>, node_id: NodeId) -> Result<Option<NodeFacts>, Fau
         // It was checked when it was stored; one that a later bound refuses is as if it had not come.
         match inventory::decode(name, content.to_string().as_bytes()) {
             Ok(section) => inventory.set(section),
-            Err(err) => tracing::warn!(%node_id, section = %name, err = %err, "stored inventory section does not decode"),
+            Err(err) => {
+                tracing::warn!(%node_id, section = %name, err = %err, "stored inventory section does not decode")
+            }
         }
     }
     Ok(Some(NodeFacts { node_id, pool: pool_id.zip(tenant_id), inventory, unhealthy }))
@@ -58,7 +60,12 @@ fn unhealthy_devices(conditions: &Value) -> BTreeMap<String, String> {
         .into_iter()
         .flatten()
         .filter(|condition| text(condition, "severity") == "blocking")
-        .map(|condition| (text(condition, "device"), format!("{}: {}", text(condition, "kind"), text(condition, "message"))))
+        .map(|condition| {
+            (
+                text(condition, "device"),
+                format!("{}: {}", text(condition, "kind"), text(condition, "message")),
+            )
+        })
         .filter(|(device, _)| !device.is_empty())
         .collect()
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use kernel::events::{self, EventKind};
 use kernel::module::{Pass, PassOutcome, QueueHandler};
 use kernel::{BoxFuture, Fault, ResultExt};
 use model::{JoinRequestId, JoinTokenId, NodeId, PoolId, Role, SiteId, Timestamp};
@@ -14,9 +15,7 @@ use serde_json::json;
 use store::{Op, Row, RowExt, Tx};
 use uuid::Uuid;
 use wire::limits::{CSR_BYTES_MAX, SEALED_TOKEN_BYTES_MAX, TEXT_BYTES_MAX};
-use wire::proto::agent::{
-    JoinDeferred, JoinReply, JoinRequest, SignedJoinResponse, join_reply::Outcome,
-};
+use wire::proto::agent::{JoinDeferred, JoinReply, JoinRequest, SignedJoinResponse, join_reply::Outcome};
 
 use crate::core::{AsEntropy, Fleet};
 use crate::{JOIN_CHANNEL, JOIN_QUEUE, sql};
@@ -55,7 +54,9 @@ impl Fleet {
         self.store()
             .tx(JOIN_ANSWER, |tx| {
                 Box::pin(async move {
-                    let Some(row) = tx.query_opt(&sql::INBOX_LOCK, &[&inbox_id]).await? else { return Ok(()) };
+                    let Some(row) = tx.query_opt(&sql::INBOX_LOCK, &[&inbox_id]).await? else {
+                        return Ok(());
+                    };
                     let answer = match row.get::<_, &str>("kind") {
                         "join" => self.join(tx, &row).await?,
                         "renew" => self.renew(tx, &row).await?,
@@ -146,8 +147,8 @@ impl Fleet {
             let csr = opened.csr_sha256.as_slice();
             tx.execute(&sql::JOIN_REQUEST_ISSUED, &[&csr, &node_id.uuid()]).await?;
         }
-        let data = json!({ "name": name, "joinTokenId": opened.token.id().to_string(), "role": opened.role.name() });
-        self.emit(tx, "node.joined", node_id, data).await?;
+        let data = json!({ "name": name, "siteId": token.site_id.to_string() });
+        self.emit(tx, EventKind::NodeJoined, node_id, data).await?;
         if let Some(pool_id) = token.pool_id {
             self.adopt(tx, node_id, pool_id, "join token").await?;
         }
@@ -158,7 +159,9 @@ impl Fleet {
         // One text for every way a token can be wrong that a guesser could tell apart.
         let unknown = || Ok(Err("the join token is unknown, expired or revoked".to_owned()));
         let token_id: JoinTokenId = opened.token.id();
-        let Some(row) = tx.query_opt(&sql::JOIN_TOKEN_LOCK, &[&token_id.uuid()]).await? else { return unknown() };
+        let Some(row) = tx.query_opt(&sql::JOIN_TOKEN_LOCK, &[&token_id.uuid()]).await? else {
+            return unknown();
+        };
         let Ok(stored) = <[u8; 32]>::try_from(row.get::<_, &[u8]>("secret_sha256")) else { return unknown() };
         if pki::token::TokenHash::from_bytes(stored) != opened.token.hash()
             || row.opt_ts("revoked_at").is_some()
@@ -210,8 +213,8 @@ impl Fleet {
             ],
         )
         .await?;
-        let data = json!({ "hostname": opened.hostname, "role": opened.role.name(), "sourceIp": source_ip });
-        self.emit_about(tx, "join.requested", format!("join-request/{id}"), data).await?;
+        let data = json!({ "name": opened.hostname });
+        events::append(tx, self.rng(), EventKind::NodePending, id, None, data).await?;
         Ok(Deferral::Wait(id))
     }
 
@@ -256,7 +259,8 @@ impl Fleet {
             role: holder.role,
             chain: vec![issued.der.clone()],
             csr_sha256,
-            trust_bundle: SignedMessage::decode(bundle.get("message")).doing("read the stored trust bundle")?,
+            trust_bundle: SignedMessage::decode(bundle.get("message"))
+                .doing("read the stored trust bundle")?,
             served_at: now,
             deployment_id: keys.deployment_id,
             deployment_epoch: u64::try_from(deployment.get::<_, i64>("epoch")).unwrap_or(0),
@@ -360,12 +364,9 @@ mod tests {
 
     #[test]
     fn a_hostname_becomes_a_resource_name() {
-        for (hostname, name) in [
-            ("gpu-1.example.com", "gpu-1"),
-            ("GPU_1", "gpu-1"),
-            ("-.x", "node"),
-            ("", "node"),
-        ] {
+        for (hostname, name) in
+            [("gpu-1.example.com", "gpu-1"), ("GPU_1", "gpu-1"), ("-.x", "node"), ("", "node")]
+        {
             assert_eq!(name_of_hostname(hostname), name, "{hostname}");
             assert_eq!(model::label::check_name(&name_of_hostname(hostname)), Ok(()));
         }

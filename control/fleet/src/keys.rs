@@ -1,13 +1,11 @@
 //! The keys a worker holds. A gateway holds none of them.
 
-
 use model::DeploymentId;
 use pki::ca::CertificateAuthority;
 use pki::seal::DecryptionKey;
 use pki::trust::TrustBundle;
 use pki::worker::IntentSigner;
-use pki::{SigningKey, Purpose};
-
+use pki::{Purpose, SigningKey};
 
 pub struct FleetKeys {
     pub deployment_id: DeploymentId,

@@ -11,6 +11,7 @@
 mod adopt;
 pub mod commands;
 pub mod core;
+pub mod delivery;
 pub mod facts;
 pub mod join;
 pub mod keys;
@@ -20,6 +21,7 @@ pub mod spec;
 pub mod sql;
 
 pub use core::Fleet;
+pub use delivery::PgDelivery;
 pub use keys::FleetKeys;
 
 /// The channel gateways listen on. Payload: a node's UUID, or empty for "look at everything".

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kernel::events::EventKind;
 use kernel::module::{Pass, PassOutcome};
 use kernel::{BoxFuture, Fault};
 use model::NodeId;
@@ -22,7 +23,8 @@ const GOOD_HEARTBEATS: i32 = 2;
 
 impl Fleet {
     pub(crate) async fn liveness(&self) -> Result<PassOutcome, Fault> {
-        let silent = self.store().read(&sql::NODES_SILENT, &[&SILENT_CLOSED_SECONDS, &SILENT_OPEN_SECONDS]).await?;
+        let silent =
+            self.store().read(&sql::NODES_SILENT, &[&SILENT_CLOSED_SECONDS, &SILENT_OPEN_SECONDS]).await?;
         let back = self.store().read(&sql::NODES_BACK, &[&GOOD_HEARTBEATS, &SILENT_OPEN_SECONDS]).await?;
         let lost = self.store().read(&sql::NODES_LOST, &[]).await?;
         let moves = [
@@ -40,7 +42,12 @@ impl Fleet {
     }
 
     /// Takes one event to a node's state; says so to whoever places work, and as a domain event, when the state changed.
-    pub(crate) async fn move_node(&self, tx: &mut Tx<'_>, node_id: NodeId, event: NodeEvent) -> Result<(), Fault> {
+    pub(crate) async fn move_node(
+        &self,
+        tx: &mut Tx<'_>,
+        node_id: NodeId,
+        event: NodeEvent,
+    ) -> Result<(), Fault> {
         let Some(row) = tx.query_opt(&sql::NODE_LOCK, &[&node_id.uuid()]).await? else { return Ok(()) };
         let Some(state) = NodeState::parse(row.get("state")) else { return Ok(()) };
         // Another process may have moved it since the list was read.
@@ -52,11 +59,24 @@ impl Fleet {
         if event == NodeEvent::HeartbeatsMissed {
             tx.execute(&sql::NODE_SESSION_GOOD_RESET, &[&node_id.uuid()]).await?;
         }
-        self.emit(tx, "node.state", node_id, serde_json::json!({
-            "name": row.get::<_, &str>("name"), "from": state.name(), "to": next.name(), "event": event.name(),
-        }))
-        .await?;
+        if let Some(kind) = news(event) {
+            self.emit(tx, kind, node_id, serde_json::json!({ "state": next.name() })).await?;
+        }
         self.publish_schedulable(tx, node_id).await
+    }
+}
+
+/// What the world is told of a move.
+const fn news(event: NodeEvent) -> Option<EventKind> {
+    match event {
+        NodeEvent::Accepted => Some(EventKind::NodeReady),
+        NodeEvent::HeartbeatsMissed => Some(EventKind::NodeUnreachable),
+        NodeEvent::HeartbeatsBack => Some(EventKind::NodeReachable),
+        NodeEvent::GivenUp => Some(EventKind::NodeLost),
+        NodeEvent::Revoked => Some(EventKind::NodeRevoked),
+        NodeEvent::Removed => Some(EventKind::NodeRemoved),
+        // Adoption speaks for itself, with its pool; a machine that joins again says so there.
+        NodeEvent::Adopted | NodeEvent::Rejoined => None,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use kernel::events::{self, EventKind};
 use kernel::module::QueueHandler;
 use kernel::{BoxFuture, Fault};
 use model::lifecycle::{CommandState, NodeEvent, NodeState};
@@ -63,27 +64,29 @@ impl Fleet {
         let report: NodeReport = match wire::decode("node report", bytes, REPORT_BYTES_MAX) {
             Ok(report) => report,
             Err(err) => {
-                let data = json!({ "seq": seq, "why": err.to_string() });
-                return self.emit(tx, "security.invalid-report", node_id, data).await;
+                let data = json!({ "seq": seq, "reason": err.to_string() });
+                return self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await;
             }
         };
         if report.node_id != node_id.to_string() {
             let named: String = report.node_id.chars().take(64).collect();
-            return self.emit(tx, "security.node-mismatch", node_id, json!({ "seq": seq, "named": named })).await;
+            let data = json!({ "seq": seq, "claimedNodeId": named });
+            return self.emit(tx, EventKind::SecurityNodeMismatch, node_id, data).await;
         }
-        if is_attested(&report) && !self.is_signed_by_node(tx, node_id, Purpose::AttestedReport, bytes, row).await? {
-            let data = json!({ "seq": seq, "why": "its signature is not the node's" });
-            return self.emit(tx, "security.invalid-report", node_id, data).await;
+        if is_attested(&report)
+            && !self.is_signed_by_node(tx, node_id, Purpose::AttestedReport, bytes, row).await?
+        {
+            let data = json!({ "seq": seq, "reason": "its signature is not the node's" });
+            return self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await;
         }
         let observed_at = row.ts("observed_at");
         for observer in &self.0.observers {
             let report = &report;
-            let done =
-                tx.savepoint(|tx| Box::pin(observer.report(tx, node_id, report, observed_at))).await?;
+            let done = tx.savepoint(|tx| Box::pin(observer.report(tx, node_id, report, observed_at))).await?;
             if let Err(err) = done {
                 tracing::warn!(%node_id, seq, observer = observer.name(), err = kit::chain(&err), "report handler failed");
                 let data = json!({ "seq": seq, "handler": observer.name() });
-                self.emit(tx, "node.report-failed", node_id, data).await?;
+                self.emit(tx, EventKind::NodeReportFailed, node_id, data).await?;
             }
         }
         Ok(())
@@ -110,13 +113,14 @@ impl Fleet {
         let attested = CommandKind::parse(kind).is_some_and(|kind| kind.policy().attested);
         let believed = !attested || self.result_is_attested(tx, node_id, command_id, row).await?;
         let data = json!({
-            "commandId": command_id.to_string(), "kind": kind, "state": state,
-            "reason": row.get::<_, &str>("reason"), "attested": attested && believed,
+            "nodeId": node_id.to_string(), "kind": kind, "state": state,
+            "reason": row.get::<_, &str>("reason"), "message": row.get::<_, &str>("message"),
         });
-        self.emit(tx, "command.settled", node_id, data).await?;
+        let tenant = self.tenant_of(tx, node_id).await?;
+        events::append(tx, self.rng(), EventKind::CommandSettled, command_id, tenant, data).await?;
         if !believed && state == CommandState::Succeeded.name() {
-            let data = json!({ "commandId": command_id.to_string(), "why": "the result is not signed by the node" });
-            self.emit(tx, "security.invalid-report", node_id, data).await?;
+            let data = json!({ "kind": kind, "reason": "the result is not signed by the node" });
+            self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await?;
         }
         self.conclude_acceptance(tx, node_id, command_id, row, believed).await
     }
@@ -142,7 +146,10 @@ impl Fleet {
         };
         match refusal {
             None => self.move_node(tx, node_id, NodeEvent::Accepted).await,
-            Some(why) => self.emit(tx, "node.acceptance-failed", node_id, json!({ "why": why })).await,
+            Some(reason) => {
+                let data = json!({ "commandId": command_id.to_string(), "reason": reason });
+                self.emit(tx, EventKind::NodeAcceptanceFailed, node_id, data).await
+            }
         }
     }
 
@@ -201,7 +208,9 @@ impl Fleet {
 /// Reports that move a booking are believed only when the node signed them.
 fn is_attested(report: &NodeReport) -> bool {
     match &report.report {
-        Some(Report::AllocationBound(_) | Report::AllocationFailed(_) | Report::AllocationReleased(_)) => true,
+        Some(Report::AllocationBound(_) | Report::AllocationFailed(_) | Report::AllocationReleased(_)) => {
+            true
+        }
         Some(Report::ConditionChanged(_)) | None => false,
     }
 }
@@ -213,10 +222,11 @@ fn acceptance_refusal(row: &Row) -> Option<String> {
         return Some(format!("its diagnosis {state}: {message}"));
     }
     let bytes: Option<&[u8]> = row.get("result");
-    let result: CommandResult = match wire::decode("command result", bytes.unwrap_or_default(), RESULT_BYTES_MAX) {
-        Ok(result) => result,
-        Err(err) => return Some(err.to_string()),
-    };
+    let result: CommandResult =
+        match wire::decode("command result", bytes.unwrap_or_default(), RESULT_BYTES_MAX) {
+            Ok(result) => result,
+            Err(err) => return Some(err.to_string()),
+        };
     match result.result {
         Some(command_result::Result::DiagNvml(diag)) if diag.passed => None,
         Some(command_result::Result::DiagNvml(diag)) => {

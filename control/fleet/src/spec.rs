@@ -23,8 +23,12 @@ pub enum Assembled {
     /// The node is not one that has desired state: not adopted yet, or revoked.
     NotServed,
     /// The stored spec says this already.
-    Unchanged { generation: u64 },
-    Stored { generation: u64 },
+    Unchanged {
+        generation: u64,
+    },
+    Stored {
+        generation: u64,
+    },
 }
 
 /// Desired state applies from adoption on, and a node that is revoked keeps the last one it was given.

@@ -12,6 +12,10 @@ pub const NODE_LOCK: Sql = sql(
     "SELECT node_id, name, state, pool_id, generation, spec_hash, role, acceptance_command_id
      FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE",
 );
+pub const NODE_TENANT: Sql = sql(
+    "node_tenant",
+    "SELECT p.tenant_id FROM nodes n LEFT JOIN pools p USING (pool_id) WHERE n.node_id = $1",
+);
 pub const NODE_SPEC_PUT: Sql = sql(
     "node_spec_put",
     "UPDATE nodes SET generation = $2, spec_hash = $3, spec_body = $4, spec_signature = $5, spec_at = compute_now()
@@ -86,10 +90,8 @@ pub const NODE_FACTS: Sql = sql(
      FROM nodes n LEFT JOIN pools p USING (pool_id) LEFT JOIN node_status s USING (node_id)
      WHERE n.node_id = $1",
 );
-pub const NODE_INVENTORY: Sql = sql(
-    "node_inventory",
-    "SELECT section, content FROM node_inventory WHERE node_id = $1 ORDER BY section",
-);
+pub const NODE_INVENTORY: Sql =
+    sql("node_inventory", "SELECT section, content FROM node_inventory WHERE node_id = $1 ORDER BY section");
 
 pub const NODES_SILENT: Sql = sql(
     "nodes_silent",
@@ -159,18 +161,19 @@ pub const JOIN_REQUEST_INSERT: Sql = sql(
        state, expires_at)
      VALUES ($1, $2, $3, $4, $5, $6, $7, 'pending', compute_now() + interval '7 days')",
 );
-pub const JOIN_REQUEST_SEEN: Sql =
-    sql("join_request_seen", "UPDATE join_requests SET last_seen_at = compute_now() WHERE join_request_id = $1");
+pub const JOIN_REQUEST_SEEN: Sql = sql(
+    "join_request_seen",
+    "UPDATE join_requests SET last_seen_at = compute_now() WHERE join_request_id = $1",
+);
 pub const JOIN_REQUEST_ISSUED: Sql = sql(
     "join_request_issued",
     "UPDATE join_requests SET state = 'issued', node_id = $2 WHERE csr_sha256 = $1",
 );
-pub const NODE_NAMES_LIKE: Sql = sql(
-    "node_names_like",
-    "SELECT name FROM nodes WHERE name = $1 OR name LIKE $1 || '-%' ORDER BY name",
-);
+pub const NODE_NAMES_LIKE: Sql =
+    sql("node_names_like", "SELECT name FROM nodes WHERE name = $1 OR name LIKE $1 || '-%' ORDER BY name");
 /// Two machines with one hostname join one after the other, so that each sees the other's name.
-pub const NODE_NAME_LOCK: Sql = sql("node_name_lock", "SELECT pg_advisory_xact_lock(hashtext('node-name:' || $1))");
+pub const NODE_NAME_LOCK: Sql =
+    sql("node_name_lock", "SELECT pg_advisory_xact_lock(hashtext('node-name:' || $1))");
 pub const NODE_INSERT: Sql = sql(
     "node_insert",
     "INSERT INTO nodes (node_id, site_id, role, name, hostname, state, hardware_key)

@@ -18,11 +18,14 @@ const REQUEST_BYTES_MAX: usize = 256;
 
 impl Fleet {
     pub(super) async fn bind_fresh(&self, tx: &mut Tx<'_>, row: &Row) -> Result<Answer, Fault> {
-        let asked: FreshStatement = match wire::decode("fresh request", row.get("request"), REQUEST_BYTES_MAX) {
+        let asked: FreshStatement = match wire::decode("fresh request", row.get("request"), REQUEST_BYTES_MAX)
+        {
             Ok(asked) => asked,
             Err(err) => return refused(err.to_string()),
         };
-        let Ok(node_id) = asked.node_id.parse::<NodeId>() else { return refused("the request names no node") };
+        let Ok(node_id) = asked.node_id.parse::<NodeId>() else {
+            return refused("the request names no node");
+        };
         if asked.nonce.len() != NONCE_BYTES {
             return refused("a nonce is 32 bytes");
         }

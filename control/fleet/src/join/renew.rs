@@ -6,7 +6,6 @@ use model::{Role, Timestamp};
 use pki::identity::PeerIdentity;
 use pki::renew::RenewProof;
 use prost::Message;
-use serde_json::json;
 use store::{Row, RowExt, Tx};
 use wire::limits::CSR_BYTES_MAX;
 use wire::proto::agent::{RenewReply, RenewRequest, SignedJoinResponse};
@@ -19,10 +18,11 @@ const REQUEST_BYTES_MAX: usize = CSR_BYTES_MAX + 4096;
 
 impl Fleet {
     pub(super) async fn renew(&self, tx: &mut Tx<'_>, row: &Row) -> Result<Answer, Fault> {
-        let request: RenewRequest = match wire::decode("renewal request", row.get("request"), REQUEST_BYTES_MAX) {
-            Ok(request) => request,
-            Err(err) => return refused(err.to_string()),
-        };
+        let request: RenewRequest =
+            match wire::decode("renewal request", row.get("request"), REQUEST_BYTES_MAX) {
+                Ok(request) => request,
+                Err(err) => return refused(err.to_string()),
+            };
         let proof = match RenewProof::decode(&request.proof) {
             Ok(proof) => proof,
             Err(err) => return refused(kit::chain(&err)),
@@ -54,7 +54,6 @@ impl Fleet {
             None => {
                 let holder = Holder { node_id: peer.node_id, site_id: peer.site_id, role: peer.role };
                 let reply = self.issue(tx, &holder, &renewal.key, csr_sha256, now).await?;
-                self.emit(tx, "node.renewed", peer.node_id, json!({ "oldSerial": serial })).await?;
                 reply
             }
         };

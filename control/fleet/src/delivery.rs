@@ -1,0 +1,296 @@
+//! The gateway's side of the database: [`DeliveryStore`] over PostgreSQL.
+//!
+//! Runs under a role that may do just this. It never writes a command's body, a spec, a certificate or a token, and every write is
+//! guarded by the gateway's and the session's epoch in its own statement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::module::queue;
+use kernel::ports::delivery::{
+    Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
+    LaneCredits, Poke, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate, SessionEnd,
+    SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+};
+use kit::{Clock, Rng};
+use model::{CommandId, GatewayId, JournalId, NodeId};
+use store::{IsRetryable, Op, RowExt, Store, StoreError, Tx};
+use tokio::sync::{Mutex, Notify};
+
+use crate::core::node_key;
+use crate::{DELIVERY_CHANNEL, JOIN_CHANNEL, OBSERVE_QUEUE};
+
+mod ask;
+mod commands;
+mod intake;
+mod sessions;
+pub mod sql;
+
+const CHANNELS: &[&str] = &[DELIVERY_CHANNEL, JOIN_CHANNEL];
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct PgDelivery(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    listener: Mutex<store::Listener>,
+    /// Told when an inbox row may have been answered.
+    answered: Notify,
+}
+
+impl PgDelivery {
+    pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        let listener = Mutex::new(store::Listener::new(&store, CHANNELS));
+        Self(Arc::new(Inner { store, clock, rng, listener, answered: Notify::new() }))
+    }
+
+    fn store(&self) -> &Store {
+        &self.0.store
+    }
+}
+
+/// What can go wrong inside one of our transactions.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the gateway's lease is over")]
+    LeaseLost,
+    #[error("database error")]
+    Store(#[from] StoreError),
+}
+
+impl IsRetryable for Failure {
+    fn is_retryable(&self) -> bool {
+        match self {
+            Failure::LeaseLost => false,
+            Failure::Store(err) => err.is_retryable(),
+        }
+    }
+}
+
+impl From<Failure> for DeliveryError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::LeaseLost => DeliveryError::LeaseLost,
+            Failure::Store(err) if err.retryable() => DeliveryError::Unavailable(Box::new(err)),
+            Failure::Store(err) => DeliveryError::Failed(Box::new(err)),
+        }
+    }
+}
+
+fn store_error(err: StoreError) -> DeliveryError {
+    Failure::Store(err).into()
+}
+
+fn epoch(lease: GatewayLease) -> i64 {
+    to_i64(lease.epoch)
+}
+
+/// PostgreSQL has no unsigned type; a number past its range is one no honest peer sends.
+fn to_i64(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn to_u64(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+/// The first statement of a transaction that reads before it writes.
+async fn guard(tx: &mut Tx<'_>, lease: GatewayLease) -> Result<(), Failure> {
+    match tx.query_opt(&sql::GATEWAY_GUARD, &[&lease.gateway_id.uuid(), &epoch(lease)]).await? {
+        Some(_) => Ok(()),
+        None => Err(Failure::LeaseLost),
+    }
+}
+
+/// Has a worker look at what these nodes sent.
+async fn observe(tx: &mut Tx<'_>, nodes: impl IntoIterator<Item = NodeId>) -> Result<(), StoreError> {
+    let mut keys: Vec<String> = nodes.into_iter().map(node_key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    if keys.is_empty() { Ok(()) } else { store::work::enqueue_all(tx, queue(OBSERVE_QUEUE), &keys).await }
+}
+
+impl DeliveryStore for PgDelivery {
+    fn register<'a>(
+        &'a self,
+        gateway_id: GatewayId,
+        address: &'a str,
+        ttl: Duration,
+    ) -> Delivered<'a, GatewayLease> {
+        Box::pin(async move {
+            let ttl = ttl.as_secs_f64();
+            let row = self
+                .store()
+                .tx(Op::new("gateway_register"), |tx| {
+                    Box::pin(async move {
+                        tx.query_one(&sql::GATEWAY_REGISTER, &[&gateway_id.uuid(), &address, &ttl]).await
+                    })
+                })
+                .await
+                .map_err(store_error)?;
+            Ok(GatewayLease { gateway_id, epoch: to_u64(row.get("epoch")) })
+        })
+    }
+
+    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, ()> {
+        Box::pin(async move {
+            let renewed = self
+                .store()
+                .execute(&sql::GATEWAY_RENEW, &[&lease.gateway_id.uuid(), &epoch(lease), &ttl.as_secs_f64()])
+                .await
+                .map_err(store_error)?;
+            if renewed == 1 { Ok(()) } else { Err(DeliveryError::LeaseLost) }
+        })
+    }
+
+    fn deregister<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, ()> {
+        Box::pin(async move {
+            self.store()
+                .tx(Op::new("gateway_deregister"), |tx| {
+                    Box::pin(async move {
+                        let params = (lease.gateway_id.uuid(), epoch(lease));
+                        tx.execute(&sql::GATEWAY_SESSIONS_CLOSE, &[&params.0, &params.1]).await?;
+                        tx.execute(&sql::GATEWAY_END, &[&params.0, &params.1]).await?;
+                        Ok::<_, StoreError>(())
+                    })
+                })
+                .await
+                .map_err(store_error)
+        })
+    }
+
+    fn open_session<'a>(
+        &'a self,
+        lease: GatewayLease,
+        hello: HelloFacts,
+    ) -> Delivered<'a, Result<SessionOpened, SessionRefused>> {
+        Box::pin(self.open(lease, hello))
+    }
+
+    fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()> {
+        Box::pin(async move {
+            let params =
+                (session.node_id.uuid(), to_i64(session.epoch), lease.gateway_id.uuid(), epoch(lease));
+            self.store()
+                .execute(&sql::SESSION_CLOSE, &[&params.0, &params.1, &params.2, &params.3])
+                .await
+                .map(drop)
+                .map_err(store_error)
+        })
+    }
+
+    fn heartbeats<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<NodeId>> {
+        Box::pin(self.store_heartbeats(lease, sessions))
+    }
+
+    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(NodeId, SessionEnd)>> {
+        Box::pin(async move {
+            let rows = self
+                .store()
+                .read(&sql::SESSIONS_REVOKED, &[&lease.gateway_id.uuid(), &epoch(lease)])
+                .await
+                .map_err(store_error)?;
+            Ok(rows.iter().map(|row| (row.id("node_id"), SessionEnd::Revoked)).collect())
+        })
+    }
+
+    fn claim_commands<'a>(
+        &'a self,
+        lease: GatewayLease,
+        lanes: Vec<LaneCredits>,
+    ) -> Delivered<'a, Vec<StoredCommand>> {
+        Box::pin(self.claim(lease, lanes))
+    }
+
+    fn cancels<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<(NodeId, CommandId, String)>> {
+        Box::pin(self.read_cancels(lease, sessions))
+    }
+
+    fn apply_updates<'a>(
+        &'a self,
+        lease: GatewayLease,
+        updates: Vec<ReportedUpdate>,
+    ) -> Delivered<'a, Vec<(NodeId, CommandId)>> {
+        Box::pin(self.store_updates(lease, updates))
+    }
+
+    fn put_events<'a>(
+        &'a self,
+        lease: GatewayLease,
+        session: SessionKey,
+        journal_id: JournalId,
+        events: Vec<ReportedEvent>,
+    ) -> Delivered<'a, Option<u64>> {
+        Box::pin(self.store_events(lease, session, journal_id, events))
+    }
+
+    fn put_statuses<'a>(&'a self, lease: GatewayLease, statuses: Vec<ReportedStatus>) -> Delivered<'a, ()> {
+        Box::pin(self.store_statuses(lease, statuses))
+    }
+
+    fn put_inventory<'a>(
+        &'a self,
+        lease: GatewayLease,
+        session: SessionKey,
+        sections: Vec<ReportedSection>,
+    ) -> Delivered<'a, ()> {
+        Box::pin(self.store_inventory(lease, session, sections))
+    }
+
+    fn specs_behind<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sent: Vec<(SessionKey, u64)>,
+    ) -> Delivered<'a, Vec<StoredSpec>> {
+        Box::pin(self.read_specs_behind(lease, sent))
+    }
+
+    fn spec<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, Option<StoredSpec>> {
+        Box::pin(
+            async move { Ok(self.read_specs_behind(lease, vec![(session, 0)]).await?.into_iter().next()) },
+        )
+    }
+
+    fn ask<'a>(
+        &'a self,
+        lease: GatewayLease,
+        request: InboxRequest,
+        patience: Duration,
+    ) -> Delivered<'a, InboxAnswer> {
+        Box::pin(self.ask_worker(lease, request, patience))
+    }
+
+    fn certificate_counts<'a>(&'a self, serial: &'a str) -> Delivered<'a, bool> {
+        Box::pin(async move {
+            let row =
+                self.store().read_opt(&sql::CERTIFICATE_COUNTS, &[&serial]).await.map_err(store_error)?;
+            Ok(row.is_some())
+        })
+    }
+
+    fn next_poke<'a>(&'a self) -> Delivered<'a, Poke> {
+        Box::pin(async move {
+            let mut listener = self.0.listener.lock().await;
+            loop {
+                let notified = listener.next().await;
+                if notified.channels.contains(JOIN_CHANNEL) {
+                    self.0.answered.notify_waiters();
+                }
+                if notified.channels.contains(DELIVERY_CHANNEL) {
+                    return Ok(Poke::Everything);
+                }
+            }
+        })
+    }
+}

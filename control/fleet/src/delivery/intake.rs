@@ -1,0 +1,193 @@
+//! What nodes report, stored as it came: events, status, inventory. And the specs that go out.
+
+use std::collections::BTreeSet;
+
+use kernel::ports::delivery::{
+    DeliveryError, GatewayLease, ReportedEvent, ReportedSection, ReportedStatus, SessionKey, StoredSpec,
+};
+use model::{Condition, JournalId};
+use serde_json::{Value, json};
+use store::{Op, RowExt, Tx};
+use uuid::Uuid;
+
+use super::{Failure, PgDelivery, epoch, observe, sql, store_error, to_i64, to_u64};
+
+impl PgDelivery {
+    pub(super) async fn store_events(
+        &self,
+        lease: GatewayLease,
+        session: SessionKey,
+        journal_id: JournalId,
+        events: Vec<ReportedEvent>,
+    ) -> Result<Option<u64>, DeliveryError> {
+        let events = &events;
+        self.store()
+            .tx(Op::new("node_events_put"), |tx| Box::pin(events_in(tx, lease, session, journal_id, events)))
+            .await
+            .map_err(DeliveryError::from)
+    }
+
+    pub(super) async fn store_statuses(
+        &self,
+        lease: GatewayLease,
+        mut statuses: Vec<ReportedStatus>,
+    ) -> Result<(), DeliveryError> {
+        statuses.sort_by_key(|status| status.session.node_id);
+        let statuses = &statuses;
+        self.store()
+            .tx(Op::new("node_status_put"), |tx| Box::pin(statuses_in(tx, lease, statuses)))
+            .await
+            .map_err(DeliveryError::from)
+    }
+
+    pub(super) async fn store_inventory(
+        &self,
+        lease: GatewayLease,
+        session: SessionKey,
+        sections: Vec<ReportedSection>,
+    ) -> Result<(), DeliveryError> {
+        let sections = &sections;
+        self.store()
+            .tx(Op::new("node_inventory_put"), |tx| {
+                Box::pin(async move {
+                    let mut stored = 0;
+                    for section in sections {
+                        stored += tx
+                            .execute(
+                                &sql::INVENTORY_PUT,
+                                &[
+                                    &session.node_id.uuid(),
+                                    &to_i64(session.epoch),
+                                    &lease.gateway_id.uuid(),
+                                    &epoch(lease),
+                                    &section.section,
+                                    &section.hash,
+                                    &section.content,
+                                ],
+                            )
+                            .await?;
+                    }
+                    if stored > 0 {
+                        observe(tx, [session.node_id]).await?;
+                    }
+                    Ok::<_, Failure>(())
+                })
+            })
+            .await
+            .map_err(DeliveryError::from)
+    }
+
+    pub(super) async fn read_specs_behind(
+        &self,
+        lease: GatewayLease,
+        sent: Vec<(SessionKey, u64)>,
+    ) -> Result<Vec<StoredSpec>, DeliveryError> {
+        let nodes: Vec<Uuid> = sent.iter().map(|(session, _)| session.node_id.uuid()).collect();
+        let epochs: Vec<i64> = sent.iter().map(|(session, _)| to_i64(session.epoch)).collect();
+        let generations: Vec<i64> = sent.iter().map(|(_, generation)| to_i64(*generation)).collect();
+        let rows = self
+            .store()
+            .read(
+                &sql::SPECS_BEHIND,
+                &[&nodes, &epochs, &generations, &lease.gateway_id.uuid(), &epoch(lease)],
+            )
+            .await
+            .map_err(store_error)?;
+        Ok(rows
+            .iter()
+            .map(|row| StoredSpec {
+                node_id: row.id("node_id"),
+                generation: to_u64(row.get("generation")),
+                body: row.get("spec_body"),
+                signature: row.get("spec_signature"),
+            })
+            .collect())
+    }
+}
+
+async fn events_in(
+    tx: &mut Tx<'_>,
+    lease: GatewayLease,
+    session: SessionKey,
+    journal_id: JournalId,
+    events: &[ReportedEvent],
+) -> Result<Option<u64>, Failure> {
+    let (node_id, session_epoch) = (session.node_id.uuid(), to_i64(session.epoch));
+    let held = tx
+        .query_opt(
+            &sql::SESSION_JOURNAL,
+            &[&node_id, &session_epoch, &lease.gateway_id.uuid(), &epoch(lease)],
+        )
+        .await?;
+    let Some(held) = held.filter(|row| row.get::<_, Uuid>("journal_id") == journal_id.uuid()) else {
+        return Ok(None);
+    };
+    let acked: i64 = held.get("acked_event_seq");
+    let fresh: Vec<&ReportedEvent> = events.iter().filter(|event| to_i64(event.seq) > acked).collect();
+    let Some(last) = fresh.last() else { return Ok(Some(to_u64(acked))) };
+    let last = to_i64(last.seq);
+    let seqs: Vec<i64> = fresh.iter().map(|event| to_i64(event.seq)).collect();
+    let classes: Vec<i16> = fresh.iter().map(|event| i16::try_from(event.class).unwrap_or(0)).collect();
+    let reports: Vec<&[u8]> = fresh.iter().map(|event| event.report.as_slice()).collect();
+    let signatures: Vec<Option<&[u8]>> = fresh.iter().map(|event| event.signature.as_deref()).collect();
+    let keys: Vec<Option<&[u8]>> = fresh.iter().map(|event| event.key_sha256.as_deref()).collect();
+    // Microseconds fit a double exactly until the year 2255.
+    let times: Vec<f64> = fresh.iter().map(|event| event.observed_at.micros() as f64).collect();
+    tx.execute(
+        &sql::EVENTS_INSERT,
+        &[&node_id, &journal_id.uuid(), &seqs, &classes, &reports, &signatures, &keys, &times],
+    )
+    .await?;
+    tx.execute(&sql::EVENTS_ACKED, &[&node_id, &session_epoch, &last]).await?;
+    observe(tx, [session.node_id]).await?;
+    Ok(Some(to_u64(last)))
+}
+
+async fn statuses_in(
+    tx: &mut Tx<'_>,
+    lease: GatewayLease,
+    statuses: &[ReportedStatus],
+) -> Result<(), Failure> {
+    let mut news = BTreeSet::new();
+    for status in statuses {
+        let session_epoch = to_i64(status.session.epoch);
+        let conditions = Value::Array(status.conditions.iter().map(condition_row).collect());
+        let row = tx
+            .query_opt(
+                &sql::STATUS_PUT,
+                &[
+                    &status.session.node_id.uuid(),
+                    &session_epoch,
+                    &lease.gateway_id.uuid(),
+                    &epoch(lease),
+                    &session_epoch,
+                    &to_i64(status.applied_generation),
+                    &to_i64(status.observed_generation),
+                    &status.applied_spec_hash,
+                    &status.sections,
+                    &conditions,
+                    &status.pressure,
+                    &to_i64(status.trust_version),
+                    &status.status_key,
+                ],
+            )
+            .await?;
+        if row.is_some_and(|row| row.get("news")) {
+            news.insert(status.session.node_id);
+        }
+    }
+    observe(tx, news).await?;
+    Ok(())
+}
+
+/// How a condition is stored, and read back by `facts` and by the API.
+fn condition_row(condition: &Condition) -> Value {
+    json!({
+        "kind": condition.kind,
+        "severity": condition.severity.name(),
+        "device": condition.device,
+        "reason": condition.reason,
+        "message": condition.message,
+        "since": condition.since.to_string(),
+    })
+}

@@ -1,0 +1,285 @@
+//! Every statement a gateway runs.
+//!
+//! Durable: a session's takeover, with the fate of what was in flight on the one before; a result exactly as received, before it is
+//! acknowledged; an event before it is acknowledged. Guards: `gateways` holds the lease, `node_sessions` the session, and a write
+//! that either no longer allows touches no row.
+
+use store::{Sql, sql};
+
+pub const GATEWAY_REGISTER: Sql = sql(
+    "gateway_register",
+    "INSERT INTO gateways (gateway_id, epoch, address, expires_at)
+     VALUES ($1, nextval('gateway_epoch'), $2, compute_now() + $3::float8 * interval '1 second')
+     ON CONFLICT (gateway_id) DO UPDATE SET epoch = excluded.epoch, address = excluded.address,
+       started_at = compute_now(), expires_at = excluded.expires_at, drained_at = NULL
+     RETURNING epoch",
+);
+pub const GATEWAY_RENEW: Sql = sql(
+    "gateway_renew",
+    "UPDATE gateways SET expires_at = compute_now() + $3::float8 * interval '1 second'
+     WHERE gateway_id = $1 AND epoch = $2 AND expires_at > compute_now()",
+);
+pub const GATEWAY_END: Sql = sql(
+    "gateway_end",
+    "UPDATE gateways SET expires_at = compute_now(), drained_at = compute_now() WHERE gateway_id = $1 AND epoch = $2",
+);
+pub const GATEWAY_SESSIONS_CLOSE: Sql = sql(
+    "gateway_sessions_close",
+    "UPDATE node_sessions SET closed_at = compute_now()
+     WHERE gateway_id = $1 AND gateway_epoch = $2 AND closed_at IS NULL",
+);
+pub const GATEWAY_GUARD: Sql = sql(
+    "gateway_guard",
+    "SELECT 1 AS held FROM gateways WHERE gateway_id = $1 AND epoch = $2 AND expires_at > compute_now()",
+);
+
+pub const HELLO_NODE: Sql = sql(
+    "hello_node",
+    "SELECT n.state, n.generation, n.quarantined_at, d.epoch AS deployment_epoch, d.observe_only,
+       c.revoked_at AS cert_revoked_at, c.serial IS NULL AS cert_unknown
+     FROM nodes n CROSS JOIN deployment d
+     LEFT JOIN node_certs c ON c.node_id = n.node_id AND c.serial = $2
+     WHERE n.node_id = $1",
+);
+/// Waits for whoever writes under the session before this one, then takes it.
+pub const SESSION_LOCK: Sql = sql(
+    "session_lock",
+    "SELECT journal_id, boot_id, acked_event_seq FROM node_sessions WHERE node_id = $1 FOR UPDATE",
+);
+pub const SESSION_TAKE: Sql = sql(
+    "session_take",
+    "INSERT INTO node_sessions (node_id, gateway_id, gateway_epoch, session_epoch, cert_serial, journal_id,
+       incarnation_id, boot_id, acked_event_seq)
+     VALUES ($1, $2, $3, nextval('session_epoch'), $4, $5, $6, $7, $8)
+     ON CONFLICT (node_id) DO UPDATE SET gateway_id = excluded.gateway_id, gateway_epoch = excluded.gateway_epoch,
+       session_epoch = excluded.session_epoch, cert_serial = excluded.cert_serial, journal_id = excluded.journal_id,
+       incarnation_id = excluded.incarnation_id, boot_id = excluded.boot_id,
+       acked_event_seq = excluded.acked_event_seq, connected_at = compute_now(), closed_at = NULL,
+       last_heartbeat_at = compute_now()
+     RETURNING session_epoch",
+);
+pub const SESSION_CLOSE: Sql = sql(
+    "session_close",
+    "UPDATE node_sessions SET closed_at = compute_now()
+     WHERE node_id = $1 AND session_epoch = $2 AND gateway_id = $3 AND gateway_epoch = $4 AND closed_at IS NULL",
+);
+pub const EVENTS_SEQ_MAX: Sql = sql(
+    "events_seq_max",
+    "SELECT coalesce(max(seq), 0) AS seq FROM node_events WHERE node_id = $1 AND journal_id = $2",
+);
+pub const STATUS_HELLO: Sql = sql(
+    "status_hello",
+    "INSERT INTO node_status (node_id, session_epoch, agent_version, protocol, capabilities, trust_version,
+       applied_generation, observed_generation, applied_spec_hash)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+     ON CONFLICT (node_id) DO UPDATE SET session_epoch = excluded.session_epoch,
+       agent_version = excluded.agent_version, protocol = excluded.protocol, capabilities = excluded.capabilities,
+       trust_version = excluded.trust_version, applied_generation = excluded.applied_generation,
+       observed_generation = greatest(node_status.observed_generation, excluded.observed_generation),
+       applied_spec_hash = excluded.applied_spec_hash, reported_at = compute_now()",
+);
+pub const INVENTORY_HASHES: Sql =
+    sql("inventory_hashes", "SELECT section, hash FROM node_inventory WHERE node_id = $1 ORDER BY section");
+pub const TRUST_BUNDLE_NEWER: Sql = sql(
+    "trust_bundle_newer",
+    "SELECT message FROM trust_bundles WHERE version > $1 ORDER BY version DESC LIMIT 1",
+);
+pub const IN_FLIGHT: Sql = sql(
+    "in_flight",
+    "SELECT command_id, node_id, kind, lane, state, body, signature, attempts, cancel_requested_at, cancel_reason
+     FROM commands WHERE node_id = $1 AND state IN ('dispatched', 'acked', 'running')
+     ORDER BY seq LIMIT 1000 FOR UPDATE",
+);
+pub const IN_FLIGHT_RESENT: Sql = sql(
+    "in_flight_resent",
+    "UPDATE commands SET session_epoch = $2, attempts = attempts + 1 WHERE command_id = ANY($1)",
+);
+pub const COMMAND_SETTLE: Sql = sql(
+    "command_settle",
+    "UPDATE commands SET state = $2, reason = $3, message = $4, boot_id = $5, settled_at = compute_now()
+     WHERE command_id = $1 AND settled_at IS NULL",
+);
+pub const RESTORE_CLAIM: Sql = sql(
+    "restore_claim",
+    "INSERT INTO restore_claims (node_id, generation, epoch, body, signature) VALUES ($1, $2, $3, $4, $5)
+     ON CONFLICT (node_id) DO UPDATE SET generation = excluded.generation, epoch = excluded.epoch,
+       body = excluded.body, signature = excluded.signature, claimed_at = compute_now(), judged_at = NULL, proved = NULL",
+);
+
+pub const HEARTBEATS: Sql = sql(
+    "heartbeats",
+    "UPDATE node_sessions s SET last_heartbeat_at = compute_now(), heartbeats_good = least(heartbeats_good + 1, 1000000)
+     FROM unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch), gateways g
+     WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND s.closed_at IS NULL
+       AND g.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now()
+       AND s.gateway_id = g.gateway_id AND s.gateway_epoch = g.epoch
+     RETURNING s.node_id",
+);
+pub const SESSIONS_REVOKED: Sql = sql(
+    "sessions_revoked",
+    "SELECT s.node_id FROM node_sessions s JOIN nodes n USING (node_id)
+     LEFT JOIN node_certs c ON c.serial = s.cert_serial
+     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
+     ORDER BY s.node_id",
+);
+pub const CERTIFICATE_COUNTS: Sql = sql(
+    "certificate_counts",
+    "SELECT 1 AS counts FROM node_certs c JOIN nodes n USING (node_id)
+     WHERE c.serial = $1 AND c.revoked_at IS NULL AND n.state NOT IN ('revoked', 'removed')",
+);
+
+pub const COMMANDS_PENDING: Sql = sql(
+    "commands_pending",
+    "SELECT c.command_id, c.node_id, c.kind, c.lane, c.body, c.signature, c.attempts, c.cancel_requested_at,
+       c.cancel_reason, s.session_epoch
+     FROM node_sessions s JOIN commands c USING (node_id)
+     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
+     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL AND g.expires_at > compute_now()
+       AND s.node_id = ANY($3)
+       AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
+     ORDER BY c.node_id, c.seq LIMIT 1000
+     FOR UPDATE OF c SKIP LOCKED FOR SHARE OF s",
+);
+pub const COMMANDS_SENT: Sql = sql(
+    "commands_sent",
+    "UPDATE commands c SET state = 'dispatched', session_epoch = k.session_epoch, attempts = c.attempts + 1,
+       dispatched_at = compute_now()
+     FROM unnest($1::uuid[], $2::bigint[]) AS k (command_id, session_epoch)
+     WHERE c.command_id = k.command_id AND c.state = 'pending'",
+);
+pub const COMMANDS_CANCELLED: Sql = sql(
+    "commands_to_cancel",
+    "SELECT c.node_id, c.command_id, coalesce(c.cancel_reason, '') AS reason
+     FROM commands c JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch)
+       ON c.node_id = k.node_id AND c.session_epoch = k.session_epoch
+     JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
+     WHERE s.gateway_id = $3 AND s.gateway_epoch = $4 AND s.closed_at IS NULL
+       AND c.cancel_requested_at IS NOT NULL AND c.state IN ('dispatched', 'acked', 'running')
+     ORDER BY c.node_id, c.seq LIMIT 1000",
+);
+pub const COMMAND_OF_SESSION: Sql = sql(
+    "command_of_session",
+    "SELECT c.state FROM commands c JOIN node_sessions s USING (node_id)
+     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
+     WHERE c.command_id = $1 AND c.node_id = $2 AND s.session_epoch = $3 AND s.gateway_id = $4 AND g.epoch = $5
+       AND g.expires_at > compute_now() AND s.closed_at IS NULL
+     FOR UPDATE OF c FOR SHARE OF s",
+);
+pub const COMMAND_MOVE: Sql = sql(
+    "command_move",
+    "UPDATE commands SET state = $2, boot_id = coalesce(nullif($3, ''), boot_id) WHERE command_id = $1",
+);
+pub const COMMAND_RESULT: Sql = sql(
+    "command_result",
+    "UPDATE commands SET state = $2, boot_id = nullif($3, ''), result = $4, result_signature = $5,
+       result_key_sha256 = $6, result_state = $7, reason = $8, message = $9, settled_at = compute_now()
+     WHERE command_id = $1 AND settled_at IS NULL",
+);
+
+pub const SESSION_JOURNAL: Sql = sql(
+    "session_journal",
+    "SELECT s.journal_id, s.acked_event_seq FROM node_sessions s
+     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
+     WHERE s.node_id = $1 AND s.session_epoch = $2 AND s.gateway_id = $3 AND g.epoch = $4
+       AND g.expires_at > compute_now() AND s.closed_at IS NULL
+     FOR UPDATE OF s",
+);
+pub const EVENTS_INSERT: Sql = sql(
+    "events_insert",
+    "INSERT INTO node_events (node_id, journal_id, seq, class, report, signature, key_sha256, observed_at)
+     SELECT $1, $2, e.seq, e.class, e.report, e.signature, e.key_sha256, to_timestamp(e.observed_micros / 1000000.0)
+     FROM unnest($3::bigint[], $4::smallint[], $5::bytea[], $6::bytea[], $7::bytea[], $8::float8[])
+       AS e (seq, class, report, signature, key_sha256, observed_micros)
+     ON CONFLICT DO NOTHING",
+);
+pub const EVENTS_ACKED: Sql = sql(
+    "events_acked",
+    "UPDATE node_sessions SET acked_event_seq = $3
+     WHERE node_id = $1 AND session_epoch = $2 AND acked_event_seq < $3",
+);
+
+pub const STATUS_PUT: Sql = sql(
+    "status_put",
+    "WITH before AS (SELECT node_id, status_key FROM node_status WHERE node_id = $1)
+     UPDATE node_status st SET applied_generation = $6,
+       observed_generation = greatest(st.observed_generation, $7), applied_spec_hash = $8, sections = $9,
+       conditions = $10, pressure = $11, trust_version = CASE WHEN $12::bigint > 0 THEN $12 ELSE st.trust_version END,
+       status_key = $13, reported_at = compute_now()
+     FROM node_sessions s JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch, before
+     WHERE st.node_id = $1 AND before.node_id = st.node_id AND s.node_id = st.node_id AND s.session_epoch = $2
+       AND s.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now() AND s.closed_at IS NULL
+       AND st.session_epoch <= $5
+     RETURNING before.status_key IS DISTINCT FROM st.status_key AS news",
+);
+
+pub const INVENTORY_PUT: Sql = sql(
+    "inventory_put",
+    "INSERT INTO node_inventory (node_id, section, hash, content)
+     SELECT s.node_id, $5, $6, $7 FROM node_sessions s
+     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
+     WHERE s.node_id = $1 AND s.session_epoch = $2 AND s.gateway_id = $3 AND g.epoch = $4
+       AND g.expires_at > compute_now() AND s.closed_at IS NULL
+     ON CONFLICT (node_id, section) DO UPDATE SET hash = excluded.hash, content = excluded.content,
+       reported_at = compute_now()",
+);
+
+pub const SPECS_BEHIND: Sql = sql(
+    "specs_behind",
+    "SELECT n.node_id, n.generation, n.spec_body, n.spec_signature
+     FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS k (node_id, session_epoch, generation)
+     JOIN nodes n ON n.node_id = k.node_id AND n.generation > k.generation
+     JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
+     CROSS JOIN deployment d
+     WHERE s.gateway_id = $4 AND s.gateway_epoch = $5 AND s.closed_at IS NULL AND n.spec_body IS NOT NULL
+       AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
+     ORDER BY n.node_id",
+);
+
+pub const INBOX_INSERT: Sql = sql(
+    "inbox_insert",
+    "INSERT INTO join_inbox (inbox_id, kind, gateway_id, request, source_ip, peer_serial)
+     VALUES ($1, $2, $3, $4, $5, $6)",
+);
+pub const INBOX_READ: Sql = sql(
+    "inbox_read",
+    "SELECT reply, refusal FROM join_inbox WHERE inbox_id = $1 AND answered_at IS NOT NULL",
+);
+
+/// For the test that prepares every statement.
+pub const STATEMENTS: &[Sql] = &[
+    GATEWAY_REGISTER,
+    GATEWAY_RENEW,
+    GATEWAY_END,
+    GATEWAY_SESSIONS_CLOSE,
+    GATEWAY_GUARD,
+    HELLO_NODE,
+    SESSION_LOCK,
+    SESSION_TAKE,
+    SESSION_CLOSE,
+    EVENTS_SEQ_MAX,
+    STATUS_HELLO,
+    INVENTORY_HASHES,
+    TRUST_BUNDLE_NEWER,
+    IN_FLIGHT,
+    IN_FLIGHT_RESENT,
+    COMMAND_SETTLE,
+    RESTORE_CLAIM,
+    HEARTBEATS,
+    SESSIONS_REVOKED,
+    CERTIFICATE_COUNTS,
+    COMMANDS_PENDING,
+    COMMANDS_SENT,
+    COMMANDS_CANCELLED,
+    COMMAND_OF_SESSION,
+    COMMAND_MOVE,
+    COMMAND_RESULT,
+    SESSION_JOURNAL,
+    EVENTS_INSERT,
+    EVENTS_ACKED,
+    STATUS_PUT,
+    INVENTORY_PUT,
+    SPECS_BEHIND,
+    INBOX_INSERT,
+    INBOX_READ,
+];
