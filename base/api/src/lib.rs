@@ -7,9 +7,16 @@
 mod method;
 mod parse;
 
+mod openapi;
+mod reference;
+
+mod ids;
+mod labels;
 mod listing;
 mod problem;
 mod scalar;
+mod shape;
+mod surface;
 mod table;
 mod views;
 mod words;
@@ -32,14 +39,18 @@ pub mod tokens;
 pub mod users;
 pub mod work;
 
+pub use ids::{Id, Name, Ref};
+pub use labels::{LABELS_MAX, LabelChanges, Labels, Selector};
 pub use listing::{Deleted, LIMIT_DEFAULT, Limit, List, Wait, limit_or_default};
 pub use method::{COMMON_ERRORS, Idempotency, Method, MethodRow, kebab, path};
+pub use openapi::openapi;
 pub use parse::{InvalidRequest, near, parse_request};
 pub use problem::{ErrorBody, Problem, docs_path};
-pub use scalar::{
-    Cursor, Id, IdempotencyKey, Int, LABELS_MAX, LabelChanges, Labels, Many, Name, Object, Ref, Secret,
-    Selector, Text, Time,
-};
-pub use table::{METHODS, find};
+
+pub use reference::reference;
+pub use scalar::{Cursor, IdempotencyKey, Int, Many, Object, Secret, Text, Time};
+pub use shape::{Field, Shape, request_shape, response_shape};
+pub use surface::{SurfaceChange, compare as compare_surface, surface};
+pub use table::{GROUPS, Group, METHODS, find, group};
 pub use views::{Amount, Condition, GpuTotals, Named};
 pub use words::{Vocabulary, Word};

@@ -67,3 +67,39 @@ pub const METHODS: &[MethodRow] = &[
 pub fn find(name: &str) -> Option<&'static MethodRow> {
     METHODS.iter().find(|row| row.name == name)
 }
+
+/// Methods about one kind of thing.
+pub struct Group {
+    /// As in method names: `joinTokens`.
+    pub name: &'static str,
+    /// One line for help and reference.
+    pub about: &'static str,
+}
+
+/// Every group, in the order of [`METHODS`].
+pub const GROUPS: &[Group] = &[
+    Group { name: "system", about: "The deployment itself" },
+    Group { name: "tenants", about: "Whose things are: a tree with one root" },
+    Group { name: "users", about: "People, and the service accounts of programs" },
+    Group { name: "tokens", about: "What a user shows to be known as itself" },
+    Group { name: "policies", about: "Documents that say who may do what" },
+    Group { name: "bindings", about: "Which user holds which policy in which tenant" },
+    Group { name: "sites", about: "Places where machines stand" },
+    Group { name: "pools", about: "Nodes that are booked from together, by one policy" },
+    Group { name: "joinTokens", about: "What a machine shows when it joins" },
+    Group { name: "joinRequests", about: "Machines that wait for a person's word" },
+    Group { name: "nodes", about: "Machines that joined" },
+    Group { name: "commands", about: "What a node is told to do once" },
+    Group { name: "reservations", about: "GPUs, CPUs and memory of one node, booked for a while" },
+    Group { name: "quotas", about: "How much a tenant may hold at once" },
+    Group { name: "events", about: "What happened, in order" },
+    Group { name: "audit", about: "Who asked for what, and what was decided" },
+    Group { name: "work", about: "Work that failed too often and waits for a person" },
+];
+
+pub fn group(name: &str) -> Option<&'static Group> {
+    GROUPS.iter().find(|group| group.name == name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 use model::{NodeId, PoolId};
 
 use super::*;
+use crate::Ref;
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|err| err.to_string())
