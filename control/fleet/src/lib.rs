@@ -19,6 +19,7 @@ pub mod liveness;
 pub mod observe;
 pub mod spec;
 pub mod sql;
+pub mod trust;
 
 pub use core::Fleet;
 pub use delivery::PgDelivery;

@@ -6,6 +6,10 @@
 use store::{Sql, sql};
 
 pub const DEPLOYMENT: Sql = sql("fleet_deployment", "SELECT deployment_id, epoch FROM deployment");
+pub const DEPLOYMENT_LOCK: Sql =
+    sql("fleet_deployment_lock", "SELECT deployment_id, epoch FROM deployment FOR NO KEY UPDATE");
+pub const DEPLOYMENT_ID_PUT: Sql =
+    sql("fleet_deployment_id_put", "UPDATE deployment SET deployment_id = $1 WHERE deployment_id <> $1");
 
 pub const NODE_LOCK: Sql = sql(
     "node_lock",
