@@ -114,10 +114,11 @@ pub struct DeviceView {
     pub atom: AtomId,
     pub model: Text,
     pub memory_bytes: u64,
+    /// Unknown when none; 65535 is taken as unknown too.
     pub numa: Option<u16>,
     /// The driver's order, by which devices that are alike are taken.
     pub index: u16,
-    /// Devices with the same number reach each other over NVLink.
+    /// Devices with the same number reach each other over NVLink; none, or 65535, is a device without it.
     pub island: Option<u16>,
     pub booked: bool,
     /// Why it takes no new work, when it does not. A device can be booked and fall ill.
