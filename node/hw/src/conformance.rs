@@ -17,18 +17,21 @@ async fn conforms(hardware: &dyn Hardware) {
     sections_travel(&inventory);
     cpus_and_memory_agree(&inventory);
 
-    let again = hardware.inventory().await;
-    for name in [SectionName::System, SectionName::Cpu, SectionName::Disks, SectionName::Os] {
-        assert_eq!(inventory.hash(name), again.hash(name), "{name} changed between two passes");
-    }
-
     let boot_id = hardware.boot_id().await.expect("a machine that runs has booted");
     assert_eq!(inventory.os.boot_id.as_deref(), Some(boot_id.as_str()));
     assert_eq!(boot_id.len(), 36);
 
     let memory = hardware.memory_info().await.expect("every kernel tells");
-    assert_eq!(Some(memory.total_bytes), inventory.memory.total_bytes);
     assert!(memory.available_bytes > 0 && memory.available_bytes <= memory.total_bytes);
+
+    let again = hardware.inventory().await;
+    for name in [SectionName::System, SectionName::Cpu, SectionName::Disks, SectionName::Os] {
+        assert_eq!(inventory.hash(name), again.hash(name), "{name} changed between two passes");
+    }
+    // A virtual machine may be given memory at any moment: the reading is between the two passes.
+    let totals =
+        [&inventory, &again].map(|inventory| inventory.memory.total_bytes.expect("every kernel tells"));
+    assert!((totals[0].min(totals[1])..=totals[0].max(totals[1])).contains(&memory.total_bytes));
 
     pressure_is_in_range(hardware).await;
     samples_are_of_the_inventory(hardware, &inventory).await;

@@ -166,9 +166,7 @@ fn pcie(gpu: &Gpu) -> (bool, String) {
 
 fn of<'a>(gpu: &Gpu, xids: &'a [XidEvent]) -> Vec<&'a XidEvent> {
     let Some(address) = gpu.pci_address else { return Vec::new() };
-    xids.iter()
-        .filter(|event| event.xid.kind == XidKind::Gpu && event.xid.pci_address.same_device(address))
-        .collect()
+    xids.iter().filter(|event| event.xid.kind == XidKind::Gpu && event.xid.is_of(address)).collect()
 }
 
 fn recent(events: &[&XidEvent]) -> (bool, String) {
@@ -200,8 +198,7 @@ fn named(events: &[&XidEvent]) -> String {
 /// Errors of devices that are in no inventory: a GPU that vanished, or a switch.
 fn elsewhere(section: &GpuSection, xids: &[XidEvent]) -> Option<DiagCheck> {
     let known = |event: &XidEvent| {
-        let at = event.xid.pci_address;
-        section.gpus.iter().any(|gpu| gpu.pci_address.is_some_and(|address| address.same_device(at)))
+        section.gpus.iter().any(|gpu| gpu.pci_address.is_some_and(|address| event.xid.is_of(address)))
     };
     let matters = |event: &XidEvent| match event.xid.kind {
         XidKind::Gpu => !event.xid.is_application() && !known(event),
@@ -209,9 +206,10 @@ fn elsewhere(section: &GpuSection, xids: &[XidEvent]) -> Option<DiagCheck> {
     };
     let events: Vec<&XidEvent> = xids.iter().filter(|event| matters(event)).collect();
     let first = events.first()?;
+    let at = first.xid.pci_address.map_or("an unreadable address".into(), |at| at.to_string());
     let place = match first.xid.kind {
-        XidKind::Gpu => format!("a GPU at {} that is not there", first.xid.pci_address),
-        XidKind::Switch => format!("the switch at {}", first.xid.pci_address),
+        XidKind::Gpu => format!("a GPU at {at} that is not there"),
+        XidKind::Switch => format!("the switch at {at}"),
     };
     Some(DiagCheck {
         name: CheckName::XidRecent,

@@ -143,9 +143,8 @@ impl State {
     }
 
     fn write_xid(&mut self, gpu: usize, code: u32) {
-        let Some(pci_address) = self.healthy.gpus.gpus.get(gpu).and_then(|gpu| gpu.pci_address) else {
-            return;
-        };
+        let Some(gpu) = self.healthy.gpus.gpus.get(gpu) else { return };
+        let pci_address = gpu.pci_address;
         let sequence = self.sequence;
         self.sequence += 1;
         let detail = match code {

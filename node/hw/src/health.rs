@@ -32,6 +32,9 @@ pub fn verdict(smi: &SmiGpu) -> GpuHealth {
     if let Some(action) = &gpu.recovery_action {
         waiting.push(format!("the driver asks for recovery: {action}"));
     }
+    if smi.needs_reset {
+        waiting.push("the driver reads nothing more until the GPU is reset".to_owned());
+    }
     if smi.fabric_unhealthy {
         waiting.push("the NVLink fabric has no healthy route to the GPU".to_owned());
     }

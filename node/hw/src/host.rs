@@ -8,6 +8,7 @@ use crate::commands::{CommandError, Commands};
 use crate::hardware::{BoxFuture, Hardware, HardwareError, ResetError, XidBatch};
 use crate::kmsg::Follower;
 use crate::proc::{self, CpuTimes};
+use crate::readers::{Readers, Stalled};
 use crate::root::{ReadError, Root};
 use crate::smi::{self, SmiError};
 use crate::{section, text};
@@ -19,11 +20,18 @@ pub struct HostHardware {
     commands: Arc<dyn Commands>,
     follower: Arc<Mutex<Follower>>,
     cpu_times: Arc<Mutex<Option<CpuTimes>>>,
+    readers: Readers,
 }
 
 impl HostHardware {
     pub fn new(root: Root, commands: Arc<dyn Commands>) -> Self {
-        Self { root, commands, follower: Arc::default(), cpu_times: Arc::default() }
+        Self {
+            root,
+            commands,
+            follower: Arc::default(),
+            cpu_times: Arc::default(),
+            readers: Readers::default(),
+        }
     }
 
     fn read_boot_id(&self) -> Result<String, HardwareError> {
@@ -61,15 +69,6 @@ impl HostHardware {
         let mut follower = self.follower.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         follower.poll(&self.root, boot_id, from)
     }
-
-    /// Runs file reads off the async threads: some of sysfs waits for a device or for a kernel lock.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(HostHardware) -> T + Send + 'static,
-    ) -> Option<T> {
-        let this = self.clone();
-        tokio::task::spawn_blocking(move || read(this)).await.ok()
-    }
 }
 
 fn required<T>(what: &'static str, read: Result<Option<T>, ReadError>) -> Result<T, HardwareError> {
@@ -81,8 +80,8 @@ fn required<T>(what: &'static str, read: Result<Option<T>, ReadError>) -> Result
 }
 
 /// An empty inventory that does not pass for a whole one.
-fn nothing_read() -> NodeInventory {
-    let unread = || vec![Unread { what: "section".into(), why: "the reading task ended early".into() }];
+fn nothing_read(stalled: Stalled) -> NodeInventory {
+    let unread = || vec![Unread { what: "section".into(), why: stalled.to_string() }];
     let mut inventory = NodeInventory::default();
     inventory.system.unread = unread();
     inventory.cpu.unread = unread();
@@ -93,23 +92,21 @@ fn nothing_read() -> NodeInventory {
     inventory
 }
 
-fn stopped(what: &'static str) -> HardwareError {
-    HardwareError::Read { what, why: "the reading task ended early".into() }
-}
-
 impl Hardware for HostHardware {
     fn inventory(&self) -> BoxFuture<'_, NodeInventory> {
         Box::pin(async move {
-            let files = self.blocking(|this| NodeInventory {
-                system: section::system(&this.root),
-                cpu: section::cpu(&this.root),
-                memory: section::memory(&this.root),
-                disks: section::disks(&this.root),
-                nics: section::nics(&this.root),
-                os: section::os(&this.root),
+            let root = self.root.clone();
+            let files = self.readers.read(move || NodeInventory {
+                system: section::system(&root),
+                cpu: section::cpu(&root),
+                memory: section::memory(&root),
+                disks: section::disks(&root),
+                nics: section::nics(&root),
+                os: section::os(&root),
                 ..NodeInventory::default()
             });
-            let (files, gpus) = tokio::join!(files, section::gpus(&self.root, &*self.commands));
+            let gpus = section::gpus(&self.root, &*self.commands, &self.readers);
+            let (files, gpus) = tokio::join!(files, gpus);
             NodeInventory { gpus, ..files.unwrap_or_else(nothing_read) }
         })
     }
@@ -138,8 +135,11 @@ impl Hardware for HostHardware {
 
     fn xids(&self, from: u64) -> BoxFuture<'_, Result<XidBatch, HardwareError>> {
         Box::pin(async move {
-            let batch = self.blocking(move |this| this.read_xids(from)).await;
-            batch.unwrap_or_else(|| Err(stopped("the kernel log")))
+            let this = self.clone();
+            let batch = self.readers.read(move || this.read_xids(from)).await;
+            batch.unwrap_or_else(|stalled| {
+                Err(HardwareError::Read { what: "the kernel log", why: stalled.to_string() })
+            })
         })
     }
 

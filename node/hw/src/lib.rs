@@ -27,6 +27,7 @@ pub mod xid;
 mod clock;
 mod commands;
 mod health;
+mod readers;
 mod root;
 mod text;
 
@@ -36,6 +37,7 @@ pub use fake::FakeHardware;
 pub use hardware::{BoxFuture, Hardware, HardwareError, ResetError, XidBatch};
 pub use health::{may_take_work, verdict};
 pub use host::HostHardware;
+pub use readers::{Readers, Stalled};
 pub use root::{ReadError, Root};
 pub use xid::{Xid, XidEvent, XidKind};
 

@@ -73,3 +73,21 @@ async fn a_machine_that_cannot_be_read_says_so_and_is_not_invented() {
     assert_eq!(inventory.memory.total_bytes, None);
     assert_eq!((inventory.os.kvm, inventory.os.iommu_units, inventory.system.uefi), (None, None, None));
 }
+
+#[tokio::test]
+async fn pressure_and_steal_are_read_from_the_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("proc/pressure/memory", "some avg10=10.50 avg60=0.00 avg300=0.00 total=5\n");
+    write("proc/stat", "cpu  100 0 0 900 0 0 0 0 0 0\n");
+    let host = HostHardware::new(Root::at(folder.path()), Arc::new(CannedCommands::new()));
+    let first = host.pressure().await;
+    assert_eq!(first.memory.unwrap().some.unwrap().avg10_centi_percent, 1_050);
+    assert_eq!((first.cpu, first.steal_centi_percent), (None, None), "one reading is no share");
+    write("proc/stat", "cpu  150 0 0 940 0 0 0 10 0 0\n");
+    assert_eq!(host.pressure().await.steal_centi_percent, Some(1_000));
+}

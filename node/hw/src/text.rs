@@ -58,6 +58,11 @@ impl Notes {
         }
     }
 
+    /// Takes over what another pass noted.
+    pub fn extend(&mut self, unread: Vec<Unread>) {
+        unread.into_iter().for_each(|note| self.add(note.what, note.why));
+    }
+
     /// The value, or nothing with a note.
     pub fn take<T>(&mut self, what: impl Into<String>, read: Result<Option<T>, ReadError>) -> Option<T> {
         read.unwrap_or_else(|error| {

@@ -23,7 +23,9 @@ pub enum XidKind {
 pub struct Xid {
     pub kind: XidKind,
     pub code: u32,
-    pub pci_address: PciAddress,
+    /// Absent when the line names something that is no PCI address: the error still counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci_address: Option<PciAddress>,
     /// The MIG GPU instance, where the line names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_instance: Option<u32>,
@@ -52,6 +54,11 @@ pub struct XidEvent {
 const APPLICATION_CODES: &[u32] = &[13, 31, 43, 45, 68, 69, 109];
 
 impl Xid {
+    /// Whether the line is of the device at this address, whatever the function.
+    pub fn is_of(&self, address: PciAddress) -> bool {
+        self.pci_address.is_some_and(|named| named.same_device(address))
+    }
+
     /// Whether the line more likely tells of a faulty program than of a faulty device.
     pub fn is_application(&self) -> bool {
         self.kind == XidKind::Gpu && APPLICATION_CODES.contains(&self.code)
@@ -83,7 +90,7 @@ fn line(kind: XidKind, rest: &str) -> Option<Xid> {
     let (device, rest) = rest.split_once("): ")?;
     let device = device.strip_prefix("PCI:").unwrap_or(device);
     let (address, instance) = match device.split_once(" GPU-I:") {
-        Some((address, instance)) => (address, Some(instance.parse().ok()?)),
+        Some((address, instance)) => (address, instance.parse().ok()),
         None => (device, None),
     };
     let (code, rest) = match rest.split_once(',') {
@@ -95,7 +102,7 @@ fn line(kind: XidKind, rest: &str) -> Option<Xid> {
     Some(Xid {
         kind,
         code,
-        pci_address: address.parse().ok()?,
+        pci_address: address.parse().ok(),
         gpu_instance: instance,
         pid,
         process,

@@ -44,7 +44,8 @@ fn every_xml_gives_gpus_with_sane_values() {
             let gpu = &smi.gpu;
             assert!(gpu.uuid.as_ref().is_some_and(|uuid| uuid.len() == 40), "{name}: {gpu:?}");
             assert!(gpu.model.is_some() && gpu.pci_address.is_some(), "{name}: {gpu:?}");
-            if !gpu.lost {
+            // One capture holds only what its publisher looked at.
+            if !gpu.lost && text(&folder, &format!("nvidia-smi/{name}")).contains("<fb_memory_usage>") {
                 let memory = gpu.memory_bytes.unwrap_or_else(|| panic!("{name}: no memory"));
                 assert!((1 << 30..1u64 << 39).contains(&memory), "{name}: {memory}");
                 assert!(
@@ -114,14 +115,13 @@ fn well_known_machines_read_as_they_are() {
 }
 
 #[test]
-fn fabric_domains_and_grace_addresses_are_read() {
+fn fabric_membership_and_its_health_are_read() {
     let Some(folder) = data() else { return };
     let gb200 = log(&folder, "hw-gb200.xml");
     assert_eq!(gb200.gpus.len(), 4);
     assert!(gb200.gpus.iter().all(|gpu| gpu.gpu.fabric.as_ref().is_some_and(|f| f.clique_id.is_some())));
-    let domains: std::collections::BTreeSet<u32> =
-        gb200.gpus.iter().filter_map(|gpu| Some(gpu.gpu.pci_address?.domain)).collect();
-    assert_eq!(domains.len(), 4, "{domains:?}");
+    let buses: Vec<u8> = gb200.gpus.iter().filter_map(|gpu| Some(gpu.gpu.pci_address?.bus)).collect();
+    assert_eq!(buses, [0x29, 0x3f, 0x9c, 0xb2]);
     let degraded = log(&folder, "mocknvml-gb200-fabric-degraded.xml");
     let unhealthy: Vec<bool> = degraded.gpus.iter().map(|gpu| gpu.fabric_unhealthy).collect();
     assert_eq!(unhealthy, [false, true]);
@@ -131,7 +131,7 @@ fn fabric_domains_and_grace_addresses_are_read() {
 fn mig_devices_of_a100s_are_read() {
     let Some(folder) = data() else { return };
     for (name, count, first_mib) in
-        [("netdata-a100-sxm4-mig.xml", 2, Some(19_968)), ("telegraf-a100-sxm4-v12.xml", 7, Some(9_728))]
+        [("netdata-a100-sxm4-mig.xml", 2, Some(19_968)), ("telegraf-a100-sxm4-v12.xml", 4, Some(19_968))]
     {
         let gpu = &log(&folder, name).gpus[0];
         assert!(gpu.gpu.mig_mode.unwrap().current, "{name}");
@@ -240,8 +240,9 @@ fn codes(folder: &Path, name: &str) -> BTreeMap<usize, Option<u32>> {
         .skip(1)
         .map(|line| {
             let mut fields = line.split('\t');
-            let number = fields.next().unwrap().parse().unwrap();
-            (number, fields.next().unwrap().parse().ok())
+            let number = fields.next().and_then(|number| number.parse().ok());
+            let code = fields.next().and_then(|code| code.parse().ok());
+            (number.expect("each line of the index begins with a line number"), code)
         })
         .collect()
 }
@@ -257,7 +258,11 @@ fn every_xid_line_gives_its_code_and_address() {
             assert_eq!(xid.as_ref().map(|xid| xid.code), wanted[&(at + 1)], "{name} line {}: {line}", at + 1);
             let Some(xid) = xid else { continue };
             found += 1;
-            let address = xid.pci_address.to_string();
+            // One published line names a device number that no bus has.
+            let Some(address) = xid.pci_address.map(|at| at.to_string()) else {
+                assert!(line.contains("PCI:0001:ab:cd"), "{name} line {}: {line}", at + 1);
+                continue;
+            };
             let short = address.trim_end_matches(".0");
             assert!(line.contains(short), "{name} line {}: {address} is not in {line}", at + 1);
         }

@@ -115,7 +115,7 @@ fn memory_section() -> MemorySection {
 
 /// Idle: the pools and a little for the system are taken.
 pub fn memory() -> MemoryInfo {
-    let hugetlb = 2 * HUGE_PAGES_PER_NODE << 30;
+    let hugetlb = (2 * HUGE_PAGES_PER_NODE) << 30;
     let available = MEMORY_BYTES - hugetlb - (16 << 30);
     MemoryInfo {
         total_bytes: MEMORY_BYTES,

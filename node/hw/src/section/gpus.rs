@@ -6,6 +6,7 @@ use wire::inventory::{GPUS_MAX, Gpu, GpuSection, MigInstance};
 
 use crate::commands::Commands;
 use crate::health;
+use crate::readers::Readers;
 use crate::root::Root;
 use crate::smi::{self, GpuInstance, Listed, SmiError, SmiGpu, TopologyRow};
 use crate::text::{Notes, clean};
@@ -21,7 +22,7 @@ struct Extras {
 }
 
 /// One pass over every source.
-pub async fn collect(root: &Root, commands: &dyn Commands) -> GpuSection {
+pub async fn collect(root: &Root, commands: &dyn Commands, readers: &Readers) -> GpuSection {
     let mut notes = Notes::default();
     let queried = smi::query(commands).await;
     let mut section = match queried {
@@ -48,46 +49,62 @@ pub async fn collect(root: &Root, commands: &dyn Commands) -> GpuSection {
             GpuSection { problem: Some(error.problem()), ..GpuSection::default() }
         }
     };
-    merge(&mut section, from_proc(root, &mut notes), root);
-    section.driver_version = section.driver_version.take().or_else(|| driver_version(root, &mut notes));
+    let module = readers.read({
+        let root = root.clone();
+        move || from_module(&root)
+    });
+    match module.await {
+        Ok(module) => {
+            notes.extend(module.unread);
+            merge(&mut section, module.gpus, root);
+            section.driver_version = section.driver_version.take().or(module.driver_version);
+        }
+        Err(stalled) => notes.add("/proc/driver/nvidia", stalled),
+    }
     section.gpus.sort_by_key(|gpu| gpu.pci_address);
     notes.bound("gpus", &mut section.gpus, GPUS_MAX);
     section.unread = notes.finish();
     section
 }
 
+/// The other calls, all at once: with a driver that hangs, a pass still ends within two of their time limits.
 async fn extras(commands: &dyn Commands, gpus: &[SmiGpu], notes: &mut Notes) -> Extras {
     let mut extras = Extras::default();
     if gpus.is_empty() {
         return extras;
     }
-    let query = ["--query-gpu=uuid,compute_cap", "--format=csv,noheader"];
-    match smi::run(commands, &query).await {
+    let mig = gpus.iter().any(|gpu| gpu.gpu.mig_mode.is_some_and(|mode| mode.current));
+    let with_mig = async |args: &[&str]| if mig { Some(smi::run(commands, args).await) } else { None };
+    let (capabilities, links, topology, listed, instances) = tokio::join!(
+        smi::run(commands, &["--query-gpu=uuid,compute_cap", "--format=csv,noheader"]),
+        smi::run(commands, &["nvlink", "-s"]),
+        smi::run(commands, &["topo", "-m"]),
+        with_mig(&["-L"]),
+        with_mig(&["mig", "-lgi"]),
+    );
+    match capabilities {
         Ok(text) => extras.capabilities = smi::compute_capabilities(&text),
         Err(error) => notes.add("computeCapability", error),
     }
-    match smi::run(commands, &["nvlink", "-s"]).await {
+    match links {
         Ok(text) => extras.links = smi::nvlinks_up(&text),
         // GPUs without NVLink make the call fail.
         Err(SmiError::NotSupported | SmiError::Failed { .. }) => {}
         Err(error) => notes.add("nvlinkCount", error),
     }
-    match smi::run(commands, &["topo", "-m"]).await {
-        Ok(text) => extras.topology = smi::topology(&text),
-        // Sysfs tells the same.
-        Err(_) => {}
+    // Without it, sysfs tells the same on all but some virtual machines.
+    extras.topology = topology.map(|text| smi::topology(&text)).unwrap_or_default();
+    match listed {
+        Some(Ok(text)) => extras.listed = Some(smi::list(&text)),
+        Some(Err(error)) => notes.add("migInstances", error),
+        None => {}
     }
-    if gpus.iter().any(|gpu| gpu.gpu.mig_mode.is_some_and(|mode| mode.current)) {
-        match smi::run(commands, &["-L"]).await {
-            Ok(text) => extras.listed = Some(smi::list(&text)),
-            Err(error) => notes.add("migInstances", error),
-        }
-        match smi::run(commands, &["mig", "-lgi"]).await {
-            Ok(text) => extras.gpu_instances = smi::gpu_instances(&text),
-            // With MIG on and no instance the driver answers that there are none, with an error code.
-            Err(SmiError::Failed { text, .. }) if text.contains("No GPU instances found") => {}
-            Err(error) => notes.add("migPlacement", error),
-        }
+    match instances {
+        Some(Ok(text)) => extras.gpu_instances = smi::gpu_instances(&text),
+        // With MIG on and no instance the driver answers that there are none, with an error code.
+        Some(Err(SmiError::Failed { text, .. })) if text.contains("No GPU instances found") => {}
+        Some(Err(error)) => notes.add("migPlacement", error),
+        None => {}
     }
     extras
 }
@@ -148,6 +165,14 @@ fn place(root: &Root, gpu: &mut Gpu, row: Option<&TopologyRow>) {
     let affinity = file("local_cpulist").and_then(|list| list.parse().ok());
     gpu.numa_node = node.or_else(|| row?.numa_node);
     gpu.cpu_affinity = affinity.or_else(|| row?.cpu_affinity.clone());
+}
+
+/// What the kernel module's own files tell. Reading them waits for the driver.
+fn from_module(root: &Root) -> GpuSection {
+    let mut notes = Notes::default();
+    let gpus = from_proc(root, &mut notes);
+    let driver_version = driver_version(root, &mut notes);
+    GpuSection { driver_version, gpus, unread: notes.finish(), ..GpuSection::default() }
 }
 
 /// GPUs the kernel module lists, `/proc/driver/nvidia/gpus/ADDRESS/information`.

@@ -91,7 +91,7 @@ pub fn read(root: &Root) -> SystemSection {
 
 /// Four bytes of attributes, then one of value. A BIOS machine has no such variable, and no Secure Boot.
 fn secure_boot(root: &Root, uefi: Option<bool>, notes: &mut Notes) -> Option<bool> {
-    if uefi? == false {
+    if !uefi? {
         return Some(false);
     }
     let variable = notes.take("secureBoot", root.bytes(SECURE_BOOT))?;

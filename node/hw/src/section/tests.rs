@@ -7,6 +7,7 @@ use wire::inventory::{GpuProblem, GpuVerdict, Transport};
 
 use super::*;
 use crate::commands::{CannedCommands, CommandOutput};
+use crate::readers::Readers;
 use crate::root::Root;
 
 struct Tree {
@@ -273,7 +274,7 @@ async fn gpus_are_put_together_from_every_source() {
         .file("sys/bus/pci/devices/0000:53:00.0/numa_node", "0\n")
         .file("sys/bus/pci/devices/0000:53:00.0/local_cpulist", "0-3\n")
         .file("sys/bus/pci/devices/0000:d1:00.0/numa_node", "-1\n");
-    let section = gpus(&tree.root(), &driver()).await;
+    let section = gpus(&tree.root(), &driver(), &Readers::new()).await;
     assert_eq!(section.problem, None);
     let (first, second) = (&section.gpus[0], &section.gpus[1]);
     assert_eq!((first.numa_node, first.cpu_affinity.as_ref().unwrap().to_string()), (Some(0), "0-3".into()));
@@ -308,7 +309,7 @@ async fn without_nvidia_smi_the_kernel_modules_own_files_are_read() {
             "proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs@x)\nGCC version: 13.2\n",
         );
-    let section = gpus(&tree.root(), &CannedCommands::new()).await;
+    let section = gpus(&tree.root(), &CannedCommands::new(), &Readers::new()).await;
     assert_eq!(section.problem, Some(GpuProblem::NotInstalled));
     assert_eq!(section.driver_version.as_deref(), Some("580.65.06"));
     assert_eq!(section.gpus.len(), 2);
@@ -316,7 +317,7 @@ async fn without_nvidia_smi_the_kernel_modules_own_files_are_read() {
     assert_eq!((&section.gpus[1].uuid, &section.gpus[1].vbios_version), (&None, &None));
     assert_eq!(section.gpus[0].health.verdict, GpuVerdict::Unknown);
     assert_eq!(section.unread[0].what, "nvidia-smi", "a driver without its tool is worth a note");
-    let none = gpus(&Tree::new().root(), &CannedCommands::new()).await;
+    let none = gpus(&Tree::new().root(), &CannedCommands::new(), &Readers::new()).await;
     assert!(none.unread.is_empty() && none.gpus.is_empty(), "a host without GPUs is complete");
 }
 
@@ -326,7 +327,7 @@ async fn a_gpu_that_nvidia_smi_leaves_out_is_not_forgotten() {
     let tree = Tree::new()
         .file("proc/driver/nvidia/gpus/0000:cb:00.0/information", format!("GPU UUID: {uuid}\n"))
         .file("proc/driver/nvidia/gpus/0000:53:00.0/information", format!("GPU UUID: {}\n", UUIDS[0]));
-    let section = gpus(&tree.root(), &driver()).await;
+    let section = gpus(&tree.root(), &driver(), &Readers::new()).await;
     let at: Vec<String> = section.gpus.iter().map(|gpu| gpu.pci_address.unwrap().to_string()).collect();
     assert_eq!(at, ["0000:53:00.0", "0000:cb:00.0", "0000:d1:00.0"]);
     assert_eq!(section.gpus[1].health.verdict, GpuVerdict::Unknown);

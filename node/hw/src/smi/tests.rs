@@ -89,6 +89,8 @@ fn health_is_judged_by_the_worst_finding() {
         health::verdict(&gpu),
         wire::inventory::GpuHealth { verdict: GpuVerdict::Healthy, reasons: vec![] }
     );
+    let text = H100.replace("<used>ERR!</used>", "<used>[GPU requires reset]</used>");
+    assert_eq!(health::verdict(&log(&text).unwrap().gpus[1]).verdict, GpuVerdict::Degraded);
     gpu.gpu.recovery_action = Some("Reset".into());
     assert!(!health::may_take_work(health::verdict(&gpu).verdict));
 }

@@ -22,6 +22,10 @@ pub fn is_lost(text: &str) -> bool {
     text.to_ascii_lowercase().contains("gpu is lost")
 }
 
+pub fn needs_reset(text: &str) -> bool {
+    text.to_ascii_lowercase().contains("gpu requires reset")
+}
+
 /// Whether the driver failed to read the value, and not just has none.
 pub fn is_error(text: &str) -> bool {
     let text = text.trim().trim_matches(['[', ']']).to_ascii_lowercase();

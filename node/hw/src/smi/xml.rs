@@ -30,6 +30,8 @@ pub struct SmiGpu {
     pub sample: GpuSample,
     /// The driver says that routes in the fabric are broken for this GPU.
     pub fabric_unhealthy: bool,
+    /// The driver refuses to read some facts until the GPU has been reset.
+    pub needs_reset: bool,
     /// Facts the driver failed to read, as paths in its document.
     pub errors: Vec<String>,
     /// Index on the GPU of each MIG device, in the order of `gpu.mig_instances`.
@@ -147,9 +149,10 @@ fn gpu(at: usize, element: &Element) -> SmiGpu {
     let fabric_unhealthy = ["route_unhealthy", "access_timeout_recovery"]
         .iter()
         .any(|name| facts.flag(&format!("fabric/health/{name}")) == Some(true));
+    let needs_reset = element.any_text(&value::needs_reset);
     facts.errors.sort_unstable();
     facts.errors.dedup();
-    SmiGpu { gpu, sample, fabric_unhealthy, errors: facts.errors, mig_indices }
+    SmiGpu { gpu, sample, fabric_unhealthy, needs_reset, errors: facts.errors, mig_indices }
 }
 
 fn mig_mode(facts: &mut Facts<'_>) -> Option<MigMode> {
