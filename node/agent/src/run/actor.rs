@@ -1,0 +1,500 @@
+//! One task a node: it waits for whatever comes first, lets the engine decide, and acts.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use kit::{Backoff, Clock, Rng, Supervisor, TaskHandle, TaskKind};
+use model::{CommandId, CommandKind, Timestamp};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use wire::proto::agent::command_body::Payload;
+use wire::proto::agent::{GatewayFrame, NodeFrame};
+
+use super::{AgentError, Mailbox, Message, STOP_PATIENCE};
+use crate::clock::Now;
+use crate::effect::{Effect, Outgoing};
+use crate::engine::{self, Engine, Input};
+use crate::hardware::{Hardware, Host};
+use crate::identity::{Identity, IdentityStore};
+use crate::journal::{JournalStore, Write};
+use crate::kinds::{CommandContext, KindHandler, Outcome};
+use crate::link::{Connection, FrameSender, Link, LinkError};
+use crate::renew::{self, RenewError};
+
+const COMMAND: TaskKind = TaskKind::isolated("command");
+const RENEWAL: TaskKind = TaskKind::isolated("renewal");
+/// Inputs of one step, and so of one fsync. More would only make the first of them wait.
+const BATCH: usize = 64;
+/// Frames that wait for the transport. A gateway that lets this many pile up has stopped reading.
+const OUTBOX_MAX: usize = 512;
+/// How often readings that nobody announced are taken up.
+const HARDWARE_PERIOD: Duration = Duration::from_secs(30);
+/// A commit that fails is tried this often, opening the file again each time, before the daemon gives up and is started
+/// afresh: it cannot work without its memory.
+const COMMIT_ATTEMPTS: u32 = 5;
+
+/// Jitter may draw next to nothing; a renewal is not worth asking for more often.
+const RENEWAL_WAIT_MIN: Duration = Duration::from_secs(5);
+
+pub(super) struct Ports {
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub link: Arc<dyn Link>,
+    pub journal: Arc<dyn JournalStore>,
+    pub identity: Arc<dyn IdentityStore>,
+    pub kinds: Vec<Arc<dyn KindHandler>>,
+    pub hardware: Arc<dyn Hardware>,
+    pub host: Arc<dyn Host>,
+    pub supervisor: Supervisor,
+}
+
+enum Wire {
+    Down,
+    Dialing(BoxFuture<'static, Result<Connection, LinkError>>),
+    Up { outgoing: FrameSender, incoming: BoxStream<'static, Result<GatewayFrame, LinkError>> },
+}
+
+/// What the connection had to say.
+enum WireEvent {
+    Connected(Box<Connection>),
+    Frame(Box<GatewayFrame>),
+    Ended(Option<LinkError>),
+}
+
+pub(super) struct Actor {
+    ports: Ports,
+    engine: Engine,
+    identity: Identity,
+    boot_id: String,
+    mailbox: Mailbox,
+    wire: Wire,
+    outbox: VecDeque<NodeFrame>,
+    workers: HashMap<CommandId, TaskHandle>,
+    replies: BTreeMap<u64, oneshot::Sender<bool>>,
+    next_token: u64,
+    next_hardware: Duration,
+    renewal: Renewal,
+}
+
+/// When the certificate is asked for again.
+struct Renewal {
+    under_way: bool,
+    /// Believed, and not durable yet.
+    got: Option<Box<Identity>>,
+    not_before: Duration,
+    backoff: Backoff,
+}
+
+impl Actor {
+    pub fn new(ports: Ports, engine: Engine, identity: Identity, boot_id: String, mailbox: Mailbox) -> Self {
+        Self {
+            ports,
+            engine,
+            identity,
+            boot_id,
+            mailbox,
+            wire: Wire::Down,
+            outbox: VecDeque::new(),
+            workers: HashMap::new(),
+            replies: BTreeMap::new(),
+            next_token: 0,
+            next_hardware: Duration::ZERO,
+            renewal: Renewal {
+                under_way: false,
+                got: None,
+                not_before: Duration::ZERO,
+                backoff: Backoff::new(renew::RETRY_FIRST, renew::RETRY_CEILING),
+            },
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now::read(self.ports.clock.as_ref())
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), AgentError> {
+        self.settle(vec![Input::Tick]).await?;
+        while !stop.is_cancelled() {
+            let inputs = self.next_inputs(&stop).await;
+            self.settle(inputs).await?;
+        }
+        self.stop().await
+    }
+
+    /// Lets running commands come to an end, journals what they came to, and goes. The session is closed first, so that
+    /// nothing new arrives.
+    async fn stop(mut self) -> Result<(), AgentError> {
+        self.wire = Wire::Down;
+        self.engine.pause();
+        for worker in self.workers.values() {
+            worker.cancel();
+        }
+        let over = self.now().monotonic + STOP_PATIENCE;
+        while !self.workers.is_empty() && self.now().monotonic < over {
+            let patience = self.ports.clock.sleep(over.saturating_sub(self.now().monotonic));
+            // Cancel-safe: `recv` takes nothing before it returns.
+            let message = tokio::select! {
+                message = self.mailbox.messages.recv() => message,
+                () = patience => None,
+            };
+            let Some(Message::Finished { id, outcome }) = message else { continue };
+            self.workers.remove(&id);
+            self.engine.handle(Input::Finished { id, outcome }, self.now());
+            let writes = self.engine.take_writes();
+            self.engine.take_effects();
+            self.commit(writes).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for something to happen and takes what else is there already, up to a batch.
+    async fn next_inputs(&mut self, stop: &CancellationToken) -> Vec<Input> {
+        let now = self.now();
+        let due = self.engine.deadline().min(self.next_hardware).min(self.renewal_due(now));
+        let sleep = self.ports.clock.sleep(due.saturating_sub(now.monotonic));
+        let mut inputs = Vec::new();
+        // Every arm is cancel-safe: `recv`, `next` and `reserve` take nothing before they return, a dial goes on where it
+        // was, and the sleep is made anew each time.
+        let (message, event) = tokio::select! {
+            message = self.mailbox.messages.recv() => (message, None),
+            event = self.wire.next(&mut self.outbox) => (None, event),
+            () = sleep => (None, None),
+            () = stop.cancelled() => (None, None),
+        };
+        if let Some(message) = message {
+            self.message(message, &mut inputs);
+        }
+        if let Some(event) = event {
+            self.wire_event(event, &mut inputs);
+        }
+        while inputs.len() < BATCH {
+            let Ok(message) = self.mailbox.messages.try_recv() else { break };
+            self.message(message, &mut inputs);
+        }
+        while inputs.len() < BATCH {
+            let Wire::Up { incoming, .. } = &mut self.wire else { break };
+            let Some(next) = incoming.next().now_or_never() else { break };
+            self.wire_event(WireEvent::incoming(next), &mut inputs);
+        }
+        self.periodic(&mut inputs);
+        self.take_renewal(&mut inputs).await;
+        if inputs.is_empty() {
+            inputs.push(Input::Tick);
+        }
+        inputs
+    }
+
+    fn periodic(&mut self, inputs: &mut Vec<Input>) {
+        let now = self.now();
+        if self.next_hardware <= now.monotonic {
+            self.next_hardware = now.monotonic + HARDWARE_PERIOD;
+            inputs.push(self.readings());
+        }
+        if self.renewal_due(now) <= now.monotonic {
+            self.start_renewal(now);
+        }
+    }
+
+    fn readings(&self) -> Input {
+        let hardware = &self.ports.hardware;
+        Input::Hardware {
+            hashes: hardware.inventory_hashes(),
+            conditions: hardware.conditions(),
+            pressure: hardware.pressure(),
+        }
+    }
+
+    fn message(&mut self, message: Message, inputs: &mut Vec<Input>) {
+        match message {
+            Message::Finished { id, outcome } => {
+                self.workers.remove(&id);
+                inputs.push(Input::Finished { id, outcome });
+            }
+            Message::Passed(report) => inputs.push(Input::Passed(report)),
+            Message::HardwareChanged => inputs.push(self.readings()),
+            Message::Converge => inputs.push(Input::Converge),
+            Message::Renewed(result) => self.renewed(*result),
+            Message::Status(reply) => {
+                // Whoever asked may have gone; that is not our concern.
+                let _ = reply.send(self.engine.view(self.now()));
+            }
+            Message::SpendTicket { id, until, reply } => {
+                self.next_token += 1;
+                self.replies.insert(self.next_token, reply);
+                inputs.push(Input::SpendTicket { id, until, token: self.next_token });
+            }
+        }
+    }
+
+    fn wire_event(&mut self, event: WireEvent, inputs: &mut Vec<Input>) {
+        match event {
+            WireEvent::Connected(connection) => {
+                let Connection { outgoing, incoming } = *connection;
+                self.outbox.clear();
+                self.wire = Wire::Up { outgoing, incoming };
+                inputs.push(Input::Connected);
+            }
+            WireEvent::Frame(frame) => inputs.push(Input::Frame(frame)),
+            WireEvent::Ended(err) => {
+                self.wire = Wire::Down;
+                self.outbox.clear();
+                let pushback = err.as_ref().and_then(|err| err.pushback);
+                let why =
+                    err.map_or_else(|| "the gateway closed the session".to_owned(), |err| err.to_string());
+                inputs.push(Input::Disconnected { why, pushback });
+            }
+        }
+    }
+
+    /// Steps until nothing follows from what was done: decide, make durable, act.
+    async fn settle(&mut self, mut inputs: Vec<Input>) -> Result<(), AgentError> {
+        while !inputs.is_empty() {
+            for input in inputs.drain(..) {
+                let now = self.now();
+                self.engine.handle(input, now);
+            }
+            let writes = self.engine.take_writes();
+            self.commit(writes).await?;
+            for effect in self.engine.take_effects() {
+                self.perform(effect, &mut inputs).await;
+            }
+        }
+        // A ticket the engine did not confirm was spent before.
+        for (_, reply) in std::mem::take(&mut self.replies) {
+            let _ = reply.send(false);
+        }
+        Ok(())
+    }
+
+    async fn commit(&mut self, writes: Vec<Write>) -> Result<(), AgentError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            match self.ports.journal.commit(writes.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(err) if backoff.attempt() + 1 < COMMIT_ATTEMPTS => {
+                    tracing::error!(
+                        err = kit::chain(&err),
+                        attempt = backoff.attempt() + 1,
+                        "journal commit failed"
+                    );
+                    let wait = backoff.next_wait(self.ports.rng.as_ref());
+                    self.ports.clock.sleep(wait).await;
+                }
+                Err(err) => return Err(err.into()),
+            }
+        }
+    }
+
+    async fn perform(&mut self, effect: Effect, inputs: &mut Vec<Input>) {
+        match effect {
+            Effect::Send(outgoing) => self.send(outgoing, inputs),
+            Effect::Run { id, kind, payload, not_after } => self.start_worker(id, kind, payload, not_after),
+            Effect::Cancel(id) => {
+                if let Some(worker) = self.workers.get(&id) {
+                    worker.cancel();
+                }
+            }
+            Effect::Converge => {
+                self.mailbox.spec.send_replace(self.engine.held().cloned());
+                self.mailbox.waker.wake();
+            }
+            Effect::Dial => self.wire = Wire::Dialing(self.ports.link.connect(&self.identity.credentials())),
+            Effect::Hangup => {
+                self.wire = Wire::Down;
+                self.outbox.clear();
+            }
+            Effect::StoreTrust { version, signed } => self.store_trust(version, signed, inputs).await,
+            Effect::StoreMarks(marks) => {
+                let identity = Identity { marks: self.identity.marks.max(marks), ..self.identity.clone() };
+                self.store_identity(identity).await;
+            }
+            Effect::Reply(token) => {
+                if let Some(reply) = self.replies.remove(&token) {
+                    let _ = reply.send(true);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, outgoing: Outgoing, inputs: &mut Vec<Input>) {
+        if !matches!(self.wire, Wire::Up { .. }) {
+            return;
+        }
+        let at = self.engine.server_time(self.now());
+        let why =
+            match engine::render(outgoing, self.ports.journal.as_ref(), self.ports.hardware.as_ref(), at) {
+                Ok(frames) if self.outbox.len() + frames.len() <= OUTBOX_MAX => {
+                    self.outbox.extend(frames);
+                    return;
+                }
+                Ok(_) => "the gateway stopped reading",
+                Err(err) => {
+                    tracing::error!(err = kit::chain(&err), "journal read failed");
+                    "the journal could not be read"
+                }
+            };
+        self.wire = Wire::Down;
+        self.outbox.clear();
+        inputs.push(Input::Disconnected { why: why.to_owned(), pushback: None });
+    }
+
+    fn start_worker(&mut self, id: CommandId, kind: CommandKind, payload: Payload, not_after: Timestamp) {
+        let inbox = self.mailbox.inbox.clone();
+        let handler = self.ports.kinds.iter().find(|handler| handler.kind() == kind).cloned();
+        let (node_id, boot_id, host) = (self.identity.node_id, self.boot_id.clone(), self.ports.host.clone());
+        let worker = self.ports.supervisor.spawn(COMMAND, |cancel| async move {
+            let context = CommandContext { command_id: id, node_id, boot_id, not_after, cancel, host };
+            let outcome = match handler {
+                Some(handler) => {
+                    let run =
+                        std::panic::AssertUnwindSafe(async move { handler.run(context, payload).await });
+                    run.catch_unwind().await.unwrap_or_else(|_| {
+                        tracing::error!(command_id = %id, kind = kind.name(), "command handler panicked");
+                        Outcome::failed("internal", "the command's handler failed; see the node's log")
+                    })
+                }
+                None => Outcome::failed("internal", "this daemon has no handler for the kind"),
+            };
+            // An agent that is gone settles the command at its next start.
+            let _ = inbox.send(Message::Finished { id, outcome }).await;
+            Ok::<_, Infallible>(())
+        });
+        self.workers.insert(id, worker);
+    }
+
+    async fn store_trust(&mut self, version: u64, signed: bytes::Bytes, inputs: &mut Vec<Input>) {
+        let parsed =
+            pki::SignedMessage::decode(&signed).and_then(|message| pki::TrustBundle::parse(&message.body));
+        let trust = match parsed {
+            Ok(trust) => trust,
+            Err(err) => {
+                tracing::error!(err = kit::chain(&err), "a verified trust bundle could not be read again");
+                return;
+            }
+        };
+        if self.store_identity(Identity { trust, signed_trust: signed, ..self.identity.clone() }).await {
+            inputs.push(Input::TrustStored { version });
+        }
+    }
+
+    /// True when it is durable; only then it is used.
+    async fn store_identity(&mut self, identity: Identity) -> bool {
+        let store = self.ports.identity.clone();
+        let stored = identity.clone();
+        let result = tokio::task::spawn_blocking(move || store.store(&stored)).await;
+        match result {
+            Ok(Ok(())) => {
+                self.identity = identity;
+                true
+            }
+            Ok(Err(err)) => {
+                tracing::error!(err = kit::chain(&err), "identity could not be stored");
+                false
+            }
+            Err(err) => {
+                tracing::error!(err = %err, "identity could not be stored");
+                false
+            }
+        }
+    }
+
+    /// Monotonic; server time judges the certificate, so the wait is recomputed with every step.
+    fn renewal_due(&self, now: Now) -> Duration {
+        if self.renewal.under_way {
+            return Duration::MAX;
+        }
+        let due = renew::due(self.identity.not_before, self.identity.not_after);
+        let wait = due.since(self.engine.server_time(now));
+        (now.monotonic + wait).max(self.renewal.not_before)
+    }
+
+    fn start_renewal(&mut self, now: Now) {
+        self.renewal.under_way = true;
+        let (link, identity) = (self.ports.link.clone(), self.identity.clone());
+        let (inbox, rng) = (self.mailbox.inbox.clone(), self.ports.rng.clone());
+        let at = self.engine.server_time(now);
+        self.ports.supervisor.spawn(RENEWAL, |cancel| async move {
+            let entropy = crate::entropy::RngEntropy(rng);
+            // Dropping a renewal loses an answer nobody relies on yet: the old key and certificate are still in place.
+            tokio::select! {
+                result = renew::renew(link.as_ref(), &identity, &entropy, at) => {
+                    let _ = inbox.send(Message::Renewed(Box::new(result))).await;
+                }
+                () = cancel.cancelled() => {}
+            }
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    fn renewed(&mut self, result: Result<Identity, RenewError>) {
+        match result {
+            Ok(renewed) => self.renewal.got = Some(Box::new(renewed)),
+            Err(err) => {
+                tracing::warn!(err = kit::chain(&err), "renewal failed, the certificate held goes on");
+                self.renew_later();
+            }
+        }
+    }
+
+    /// Makes a renewed identity durable, and only then uses it.
+    async fn take_renewal(&mut self, inputs: &mut Vec<Input>) {
+        let Some(renewed) = self.renewal.got.take() else { return };
+        let (key, ends) = (Box::new(renewed.key.clone()), renewed.not_after);
+        if self.store_identity(renew::take(&self.identity, *renewed)).await {
+            tracing::info!(node_id = %self.identity.node_id, not_after = %ends, "renewed the certificate");
+            self.renewal.under_way = false;
+            self.renewal.backoff.reset();
+            inputs.push(Input::Renewed { key, ends });
+        } else {
+            self.renew_later();
+        }
+    }
+
+    fn renew_later(&mut self) {
+        self.renewal.under_way = false;
+        let wait = self.renewal.backoff.next_wait(self.ports.rng.as_ref()).max(RENEWAL_WAIT_MIN);
+        self.renewal.not_before = self.now().monotonic + wait;
+    }
+}
+
+impl WireEvent {
+    fn incoming(next: Option<Result<GatewayFrame, LinkError>>) -> Self {
+        match next {
+            Some(Ok(frame)) => WireEvent::Frame(Box::new(frame)),
+            Some(Err(err)) => WireEvent::Ended(Some(err)),
+            None => WireEvent::Ended(None),
+        }
+    }
+}
+
+impl Wire {
+    /// The next thing of the connection. `None` when a frame of the outbox went out. Never returns while down.
+    async fn next(&mut self, outbox: &mut VecDeque<NodeFrame>) -> Option<WireEvent> {
+        match self {
+            Wire::Down => std::future::pending().await,
+            Wire::Dialing(dial) => match dial.await {
+                Ok(connection) => Some(WireEvent::Connected(Box::new(connection))),
+                Err(err) => Some(WireEvent::Ended(Some(err))),
+            },
+            Wire::Up { outgoing, incoming } if outbox.is_empty() => {
+                let _ = outgoing;
+                Some(WireEvent::incoming(incoming.next().await))
+            }
+            Wire::Up { outgoing, incoming } => {
+                // Cancel-safe: `next` and `reserve` take nothing before they return; a frame leaves the outbox only with room.
+                tokio::select! {
+                    next = incoming.next() => Some(WireEvent::incoming(next)),
+                    sent = outgoing.send(|| outbox.pop_front()) => (!sent).then_some(WireEvent::Ended(None)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The converge loop: a pass when something says so, soon again while a section is under way, and now and then to find drift.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use kit::Wake;
+use model::NodeId;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Message;
+use crate::converge::{self, ConvergeContext, Converger, DRIFT_PERIOD, RETRY_PERIOD};
+use crate::desired::HeldSpec;
+
+pub(super) struct Loop {
+    pub convergers: Vec<Box<dyn Converger>>,
+    pub held: watch::Receiver<Option<Arc<HeldSpec>>>,
+    pub wake: Wake,
+    pub inbox: mpsc::Sender<Message>,
+    pub node_id: NodeId,
+    pub boot_id: String,
+}
+
+impl Loop {
+    pub async fn run(mut self, cancel: CancellationToken) -> Result<(), Infallible> {
+        let mut first_pass = true;
+        let mut at_most = DRIFT_PERIOD;
+        loop {
+            // Cancel-safe: a wake-up that is not returned stays for the next wait.
+            tokio::select! {
+                () = self.wake.wait(at_most) => {}
+                () = cancel.cancelled() => return Ok(()),
+            }
+            let Some(held) = self.held.borrow_and_update().clone() else { continue };
+            let context = ConvergeContext {
+                node_id: self.node_id,
+                generation: held.generation,
+                boot_id: self.boot_id.clone(),
+                first_pass,
+                cancel: cancel.clone(),
+            };
+            let report = converge::pass(&mut self.convergers, &held, &context).await;
+            at_most = if report.settled() { DRIFT_PERIOD } else { RETRY_PERIOD };
+            first_pass = false;
+            if self.inbox.send(Message::Passed(report)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
