@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-pub use cpulist::{CPUS_MAX, CpuList, CpuListError};
+pub use cpulist::{CPU_LIST_BYTES_MAX, CPUS_MAX, CpuList, CpuListError};
 pub use gpu::{
     EccCounters, Fabric, GPUS_MAX, Gpu, GpuHealth, GpuProblem, GpuSection, GpuVerdict, MIG_INSTANCES_MAX,
     MigInstance, MigMode, MigPlacement, PcieLink, RowRemap,
@@ -37,9 +37,9 @@ pub use host::{
 pub use live::{GpuProcess, GpuSample, MemoryInfo, Pressure, PressureLine, PressureReport};
 pub use pci::{PciAddress, PciAddressError};
 
-/// Longest encoded section. Eight fully split GPUs with 512 NICs stay under a quarter of it.
+/// Longest encoded section. The most disks, NICs or GPUs there may be stay under it.
 pub const SECTION_BYTES_MAX: usize = 1 << 20;
-/// Longest text in a section, in bytes. Firmware strings and device models are at most a quarter of it.
+/// Longest text in a section, in bytes, but for CPU lists. Firmware strings and device models are at most a quarter of it.
 pub const TEXT_BYTES_MAX: usize = 512;
 /// Deepest nesting in a section. The types here use six levels.
 pub const DEPTH_MAX: usize = 16;
@@ -226,8 +226,8 @@ pub enum DecodeError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("decode inventory section {section}: a text of {len} bytes, at most {TEXT_BYTES_MAX}")]
-    TextTooLong { section: SectionName, len: usize },
+    #[error("decode inventory section {section}: a text of {len} bytes, at most {max}")]
+    TextTooLong { section: SectionName, len: usize, max: usize },
     #[error("decode inventory section {section}: a control character in a text")]
     ControlCharacter { section: SectionName },
     #[error("decode inventory section {section}: a number that is not an integer of 64 bits")]
@@ -287,8 +287,10 @@ fn check_value(section: SectionName, value: &Value, depth: usize) -> Result<(), 
 }
 
 fn check_text(section: SectionName, text: &str) -> Result<(), DecodeError> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(DecodeError::TextTooLong { section, len: text.len() });
+    let cpu_list = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',' || byte == b'-');
+    let max = if cpu_list { CPU_LIST_BYTES_MAX } else { TEXT_BYTES_MAX };
+    if text.len() > max {
+        return Err(DecodeError::TextTooLong { section, len: text.len(), max });
     }
     // These texts end up in terminals and logs; a device must not be able to write escape sequences there.
     if text.chars().any(char::is_control) {

@@ -144,5 +144,5 @@ async fn a_machine_without_a_gpu_says_so_truly() {
     let checks = diag::nvml(&section, &[]);
     assert_eq!(checks[0].name, diag::CheckName::NvmlInit);
     assert!(!checks[0].passed);
-    assert!(checks[0].detail.contains("nvidia-smi not found"), "{}", checks[0].detail);
+    assert!(checks[0].detail.contains("nvidia-smi is not installed"), "{}", checks[0].detail);
 }

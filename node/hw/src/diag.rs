@@ -79,7 +79,7 @@ pub fn passed(checks: &[DiagCheck]) -> bool {
 /// Why the driver's tool did not do, in words.
 pub fn problem_text(problem: GpuProblem) -> &'static str {
     match problem {
-        GpuProblem::NotInstalled => "nvidia-smi not found (no NVIDIA driver on this host)",
+        GpuProblem::NotInstalled => "nvidia-smi is not installed: this host has no NVIDIA driver",
         GpuProblem::DriverNotLoaded => "the NVIDIA driver is not loaded or does not answer",
         GpuProblem::DriverMismatch => "the NVIDIA kernel module and library are of different versions",
         GpuProblem::NoDevices => "the NVIDIA driver finds no devices",
@@ -147,7 +147,7 @@ fn ecc(gpu: &Gpu) -> (bool, String) {
 fn remap(gpu: &Gpu, pending: Option<bool>, failure: Option<bool>) -> (bool, String) {
     let Some(remap) = gpu.row_remap else { return (true, "this GPU does not remap rows".into()) };
     if pending.is_some() && remap.pending == pending {
-        return (false, "a row remap waits for a GPU reset".into());
+        return (false, "a row waits for a GPU reset to be remapped".into());
     }
     if failure.is_some() && remap.failure == failure {
         return (false, "a row could not be remapped: the GPU needs replacing".into());

@@ -216,7 +216,7 @@ fn vfio(inventory: &NodeInventory, facts: &HostFacts) -> Option<Check> {
     if facts.vfio_pci {
         return Some(Check::ok("vfio", "vfio-pci loaded"));
     }
-    let detail = "vfio-pci is not loaded: GPU passthrough cannot rebind devices";
+    let detail = "vfio-pci is not loaded: no GPU can be handed to a guest";
     Some(Check::bad("vfio", Status::Warn, detail, "modprobe vfio-pci, and name it in /etc/modules-load.d"))
 }
 
@@ -238,7 +238,7 @@ fn cgroups(inventory: &NodeInventory) -> Check {
         );
     }
     if !has(&"hugetlb") {
-        let detail = "no hugetlb controller: huge page limits are not enforced";
+        let detail = "no hugetlb controller: limits on huge pages have no effect";
         return Check::bad("cgroups", Status::Warn, detail, "use a kernel with CONFIG_CGROUP_HUGETLB");
     }
     Check::ok("cgroups", format!("cgroup v2 with {}", cgroup.controllers.join(", ")))

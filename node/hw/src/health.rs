@@ -27,7 +27,7 @@ pub fn verdict(smi: &SmiGpu) -> GpuHealth {
         broken.push("a row could not be remapped".to_owned());
     }
     if gpu.row_remap.and_then(|remap| remap.pending) == Some(true) {
-        waiting.push("a row remap waits for a GPU reset".to_owned());
+        waiting.push("a row waits for a GPU reset to be remapped".to_owned());
     }
     if let Some(action) = &gpu.recovery_action {
         waiting.push(format!("the driver asks for recovery: {action}"));

@@ -8,6 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// CPUs are numbered below this. The kernel's own ceiling (CONFIG_NR_CPUS) is 8192.
 pub const CPUS_MAX: u32 = 8192;
 
+/// Longest text of a list: every other CPU of the most there can be, as machines write it that number their sockets in
+/// turn.
+pub const CPU_LIST_BYTES_MAX: usize = CPUS_MAX as usize / 2 * 5;
+
 /// A set of CPU numbers, kept as ranges in rising order that neither overlap nor touch.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct CpuList {

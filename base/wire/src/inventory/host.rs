@@ -8,8 +8,8 @@ use super::{CpuList, PciAddress};
 pub const NUMA_NODES_MAX: usize = 1024;
 /// Four page sizes on each of the NUMA nodes of the largest machines.
 pub const HUGE_PAGE_POOLS_MAX: usize = 4096;
-/// A storage server with four 106-bay enclosures has a tenth.
-pub const DISKS_MAX: usize = 4096;
+/// A storage server with four 106-bay enclosures on two paths has fewer.
+pub const DISKS_MAX: usize = 1024;
 /// Eight adapters with 256 virtual functions each.
 pub const NICS_MAX: usize = 2048;
 

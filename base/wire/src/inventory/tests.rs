@@ -75,6 +75,55 @@ fn a_changed_disk_changes_only_the_disks_hash() {
 }
 
 #[test]
+fn a_machine_that_numbers_its_sockets_in_turn_is_no_longer_than_the_bounds() {
+    let interleaved = |node: u32| NumaNode {
+        id: node,
+        cpus: CpuList::from_cpus((0..CPUS_MAX).filter(|cpu| cpu % 2 == node)),
+        memory_bytes: Some(u64::MAX),
+    };
+    let mut inventory = inventory();
+    inventory.cpu.numa_nodes = vec![interleaved(0), interleaved(1)];
+    assert!(decode(SectionName::Cpu, &inventory.encode(SectionName::Cpu)).is_ok());
+}
+
+#[test]
+fn the_most_devices_there_may_be_fit_a_section() {
+    let text = |len: usize| Some("x".repeat(len));
+    let mut inventory = inventory();
+    inventory.disks.disks = vec![
+        Disk {
+            name: "nvme1000n1".into(),
+            model: text(64),
+            serial: text(64),
+            size_bytes: Some(u64::MAX),
+            rotational: Some(false),
+            transport: Some(Transport::Nvme),
+            wwn: text(64),
+        };
+        DISKS_MAX
+    ];
+    inventory.nics.nics = vec![
+        Nic {
+            name: "enp154s0f0v255np0".into(),
+            mac: text(17),
+            speed_mbps: Some(400_000),
+            driver: text(16),
+            pci_address: Some("0000:9a:00.0".parse().unwrap()),
+            numa_node: Some(7),
+            sriov: Some(Sriov { vfs_max: 256, vfs: 256 }),
+            rdma_devices: vec!["mlx5_1000".into()],
+        };
+        NICS_MAX
+    ];
+    let split = MigInstance { uuid: text(40), profile: text(12), ..gpu().mig_instances[0].clone() };
+    inventory.gpus.gpus = vec![Gpu { mig_instances: vec![split; MIG_INSTANCES_MAX], ..gpu() }; GPUS_MAX];
+    for name in [SectionName::Disks, SectionName::Nics, SectionName::Gpus] {
+        let bytes = inventory.encode(name);
+        assert!(decode(name, &bytes).is_ok(), "{name}: {} bytes", bytes.len());
+    }
+}
+
+#[test]
 fn section_names_round_trip_and_others_are_refused() {
     for name in SectionName::ALL {
         assert_eq!(name.as_str().parse::<SectionName>().unwrap(), name);
@@ -99,7 +148,7 @@ fn what_is_too_long_too_many_too_deep_or_not_an_integer_is_refused() {
     let gpus = |inner: String| decode(SectionName::Gpus, inner.as_bytes());
     assert!(matches!(gpus("x".repeat(SECTION_BYTES_MAX + 1)), Err(DecodeError::TooLong { .. })));
     assert!(matches!(
-        gpus(format!(r#"{{"driverVersion":"{}"}}"#, "5".repeat(TEXT_BYTES_MAX + 1))),
+        gpus(format!(r#"{{"driverVersion":"{}"}}"#, "x".repeat(TEXT_BYTES_MAX + 1))),
         Err(DecodeError::TextTooLong { .. })
     ));
     let many = vec!["{}"; GPUS_MAX + 1].join(",");

@@ -68,7 +68,7 @@ fn without_a_driver_the_reason_is_the_true_one() {
     assert_eq!(none.len(), 1);
     assert_eq!(
         (none[0].passed, none[0].detail.as_str()),
-        (false, "nvidia-smi not found (no NVIDIA driver on this host)")
+        (false, "nvidia-smi is not installed: this host has no NVIDIA driver")
     );
     let said = Unread { what: "nvidia-smi".into(), why: SmiError::TimedOut.to_string() };
     let hung =

@@ -49,7 +49,10 @@ async fn what_is_wrong_or_unread_is_said() {
     assert!(text.contains("UNHEALTHY: a row could not be remapped"), "{text}");
     let bare = HardwareReport::new(NodeInventory::default(), Err(SmiError::NotInstalled));
     assert!(bare.text().contains("disks    nothing known"), "{}", bare.text());
-    assert_eq!(bare.gpu_error.as_deref(), Some("nvidia-smi not found (no NVIDIA driver on this host)"));
+    assert_eq!(
+        bare.gpu_error.as_deref(),
+        Some("nvidia-smi is not installed: this host has no NVIDIA driver")
+    );
 }
 
 #[tokio::test]

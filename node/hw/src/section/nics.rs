@@ -5,7 +5,7 @@ use std::path::Path;
 use wire::inventory::{NICS_MAX, Nic, NicSection, PciAddress, Sriov};
 
 use crate::root::Root;
-use crate::text::Notes;
+use crate::text::{Notes, clean};
 
 pub fn read(root: &Root) -> NicSection {
     let mut notes = Notes::default();
@@ -20,7 +20,7 @@ fn nic(root: &Root, name: &str, notes: &mut Notes) -> Nic {
     let folder = format!("sys/class/net/{name}");
     let numa: Option<i64> = number(root, &format!("{folder}/device/numa_node"));
     Nic {
-        name: name.to_owned(),
+        name: clean(name).unwrap_or_default(),
         mac: notes.text(root, format!("{name}: mac"), &format!("{folder}/address")).and_then(mac),
         // Reading the speed of a link that is down fails or gives -1: neither is a fault.
         speed_mbps: number::<i64>(root, &format!("{folder}/speed"))

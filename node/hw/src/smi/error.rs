@@ -7,7 +7,7 @@ use crate::text::clean;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SmiError {
-    #[error("nvidia-smi not found (no NVIDIA driver on this host)")]
+    #[error("nvidia-smi is not installed: this host has no NVIDIA driver")]
     NotInstalled,
     #[error("the NVIDIA driver is not loaded or does not answer")]
     DriverNotLoaded,

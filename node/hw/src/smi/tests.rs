@@ -80,7 +80,7 @@ fn health_is_judged_by_the_worst_finding() {
     assert_eq!(health.verdict, GpuVerdict::Unhealthy);
     assert_eq!(
         health.reasons,
-        ["9 uncorrectable ECC errors since the driver loaded", "a row remap waits for a GPU reset"]
+        ["9 uncorrectable ECC errors since the driver loaded", "a row waits for a GPU reset to be remapped"]
     );
     gpu.gpu.ecc = None;
     assert_eq!(health::verdict(&gpu).verdict, GpuVerdict::Degraded);
