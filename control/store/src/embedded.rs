@@ -39,7 +39,7 @@ pub struct EmbeddedConfig {
 pub enum Mode {
     /// Kept in this folder, with every commit on disk.
     Durable { dir: PathBuf },
-    /// In a folder under the system's temporary one that goes when the server does; nothing is fsynced.
+    /// In a folder that goes when the server does, in `/dev/shm` or where temporary files go; nothing is fsynced.
     Memory,
 }
 
@@ -97,6 +97,7 @@ pub enum EmbeddedError {
 
 /// A running server. Dropping it stops it and waits, for at most [`STOP_WITHIN`].
 pub struct Embedded {
+    // Dropped in this order: the server ends before its folder is given up.
     keeper: keeper::Keeper,
     folder: folder::Folder,
     password: Secret,
@@ -162,14 +163,6 @@ impl Embedded {
         tokio::task::spawn_blocking(move || self.keeper.stop(STOP_WITHIN))
             .await
             .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
-    }
-}
-
-impl Drop for Embedded {
-    fn drop(&mut self) {
-        if let Err(err) = self.keeper.stop(STOP_WITHIN) {
-            tracing::warn!(err = %kit::chain(&err), "the private database did not stop cleanly");
-        }
     }
 }
 

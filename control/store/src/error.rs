@@ -45,6 +45,8 @@ pub enum ErrorKind {
     Serialization,
     /// SQLSTATE 40P01.
     Deadlock,
+    /// A prepared statement was overtaken by a migration; prepared again, it works.
+    StalePlan,
     /// A lock was not had within `lock_timeout`.
     LockTimeout,
     /// The statement ran longer than `statement_timeout`, or an operator cancelled it.
@@ -138,6 +140,7 @@ impl StoreError {
         match &self.kind {
             ErrorKind::Serialization
             | ErrorKind::Deadlock
+            | ErrorKind::StalePlan
             | ErrorKind::LockTimeout
             | ErrorKind::Unavailable { .. } => true,
             ErrorKind::UniqueViolation { .. }
@@ -170,6 +173,7 @@ impl StoreError {
             ErrorKind::InsufficientPrivilege => "privilege",
             ErrorKind::Serialization => "serialization",
             ErrorKind::Deadlock => "deadlock",
+            ErrorKind::StalePlan => "stale_plan",
             ErrorKind::LockTimeout => "lock_timeout",
             ErrorKind::StatementTimeout => "statement_timeout",
             ErrorKind::Unavailable { .. } => "unavailable",
@@ -211,6 +215,7 @@ impl fmt::Display for ErrorKind {
             Self::InsufficientPrivilege => f.write_str("the database role may not do this (42501)"),
             Self::Serialization => f.write_str("a concurrent transaction got in the way (40001)"),
             Self::Deadlock => f.write_str("a deadlock was broken (40P01)"),
+            Self::StalePlan => f.write_str("a prepared statement is out of date"),
             Self::LockTimeout => f.write_str("a lock was not had in time (55P03)"),
             Self::StatementTimeout => f.write_str("the statement ran too long or was cancelled (57014)"),
             Self::Unavailable { why } => write!(f, "the database cannot be reached: {why}"),
@@ -276,6 +281,11 @@ fn classify(err: &tokio_postgres::Error) -> ErrorKind {
         SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::InsufficientPrivilege,
         SqlState::T_R_SERIALIZATION_FAILURE => ErrorKind::Serialization,
         SqlState::T_R_DEADLOCK_DETECTED => ErrorKind::Deadlock,
+        SqlState::INVALID_SQL_STATEMENT_NAME => ErrorKind::StalePlan,
+        // "cached plan must not change result type" has no code of its own, but a place of its own.
+        SqlState::FEATURE_NOT_SUPPORTED if db.routine() == Some("RevalidateCachedQuery") => {
+            ErrorKind::StalePlan
+        }
         SqlState::LOCK_NOT_AVAILABLE => ErrorKind::LockTimeout,
         SqlState::QUERY_CANCELED => ErrorKind::StatementTimeout,
         SqlState::ADMIN_SHUTDOWN

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use deadpool_postgres::Pool;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -45,6 +48,25 @@ impl MetricConstructor<Histogram> for Buckets {
 
 type Times<L> = Family<L, Histogram, Buckets>;
 
+/// Reads the pool when it is asked.
+#[derive(Debug)]
+struct PoolCollector(Pool);
+
+impl Collector for PoolCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let status = self.0.status();
+        for (name, help, value) in [
+            ("pool_open", "Connections open", status.size),
+            ("pool_idle", "Connections nobody uses", status.available),
+            ("pool_waiting", "Callers waiting for a connection", status.waiting),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Metrics {
     op_seconds: Times<OpLabel>,
@@ -67,13 +89,14 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn register(&self, registry: &mut Registry) {
+    pub(crate) fn register(&self, registry: &mut Registry, pool: Pool) {
         let registry = registry.sub_registry_with_prefix("store");
         registry.register("op_seconds", "Time of a transaction with its retries", self.op_seconds.clone());
         registry.register("ops", "Transactions by result", self.ops.clone());
         registry.register("op_retries", "Transactions run again", self.op_retries.clone());
         registry.register("statement_seconds", "Time of a statement", self.statement_seconds.clone());
         registry.register("statement_errors", "Failed statements by kind", self.statement_errors.clone());
+        registry.register_collector(Box::new(PoolCollector(pool)));
     }
 
     pub(crate) fn op_done(&self, op: &'static str, result: &'static str, took: Duration) {

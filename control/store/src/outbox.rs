@@ -4,8 +4,6 @@
 //! so a relay, one at a time under a lease, moves the rows to `events` and numbers them there: `seq` has no gaps
 //! and never falls, and whoever has read up to some `seq` has missed nothing below it.
 
-use std::collections::BTreeSet;
-
 use model::{EventId, TenantId, Timestamp};
 use serde_json::Value;
 
@@ -27,9 +25,13 @@ const APPEND: Sql = sql(
     "outbox_append",
     "INSERT INTO outbox (event_id, kind, subject, tenant_id, data) VALUES ($1, $2, $3, $4, $5)",
 );
-const TAKE: Sql =
-    sql("outbox_take", "SELECT outbox_id, at FROM outbox ORDER BY outbox_id LIMIT $1 FOR UPDATE");
-const ENSURE: Sql = sql("events_partition_ensure", "SELECT partition_ensure('events', $1)");
+const TAKE: Sql = sql("outbox_take", "SELECT outbox_id FROM outbox ORDER BY outbox_id LIMIT $1 FOR UPDATE");
+const ENSURE: Sql = sql(
+    "events_partition_ensure",
+    "SELECT partition_ensure('events', month) FROM (
+       SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS month
+       FROM outbox WHERE outbox_id = ANY($1)) AS months",
+);
 const MOVE: Sql = sql(
     "outbox_move",
     "WITH head AS (UPDATE event_head SET seq = seq + cardinality($1::bigint[]) RETURNING seq - cardinality($1::bigint[]) AS base),
@@ -127,16 +129,9 @@ pub async fn relay_pass(store: &Store, lease: &Lease, batch: u32) -> Result<Rela
                     return Ok(Relayed::NotHolder);
                 }
                 let rows = tx.query(&TAKE, &[&i64::from(batch)]).await?;
-                let months: BTreeSet<String> =
-                    rows.iter().map(|row| row.ts("at").to_string().chars().take(7).collect()).collect();
-                for month in months {
-                    let any =
-                        rows.iter().map(|row| row.ts("at")).find(|at| at.to_string().starts_with(&month));
-                    let any = any.expect("the month was taken from a row");
-                    tx.query_one(&ENSURE, &[&std::time::SystemTime::from(any)]).await?;
-                }
                 let ids: Vec<i64> = rows.iter().map(|row| row.get("outbox_id")).collect();
                 if !ids.is_empty() {
+                    tx.query(&ENSURE, &[&ids]).await?;
                     tx.execute(&MOVE, &[&ids]).await?;
                     tx.notify(EVENTS_CHANNEL, "");
                 }

@@ -16,7 +16,7 @@ use crate::error::{ErrorKind, IsRetryable, StoreError};
 use crate::listen::{self, Messages};
 use crate::metrics::Metrics;
 use crate::tls::Tls;
-use crate::tx::{Statement, Tx};
+use crate::tx::{Statement, Tx, after_failure};
 use crate::{BoxFuture, Op, Param, Sql};
 
 /// A transaction is begun this often at most. Conflicts clear within a few tries or not at all.
@@ -144,15 +144,18 @@ impl Store {
     /// [`ErrorKind::CommitUnknown`].
     pub async fn execute(&self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<u64, StoreError> {
         let connection = self.connection().await?;
-        let prepared = connection.prepare_cached(sql.text).await;
-        let prepared = prepared.map_err(|err| StoreError::driver(sql.name, &err))?;
-        let statement = Statement::start(&self.0.metrics, sql);
-        match connection.execute(&prepared, params).await {
-            Err(err) if crate::error::ends_session(&err) => {
-                statement.finish(Err(StoreError::new(sql.name, ErrorKind::CommitUnknown)))
-            }
-            done => statement.finish(done.map_err(|err| StoreError::driver(sql.name, &err))),
-        }
+        let statement = Statement::start(self.0.metrics.clone(), sql);
+        let done = match connection.prepare_cached(sql.text).await {
+            Err(err) => Err(StoreError::driver(sql.name, &err)),
+            Ok(prepared) => connection.execute(&prepared, params).await.map_err(|err| {
+                if crate::error::ends_session(&err) {
+                    StoreError::new(sql.name, ErrorKind::CommitUnknown)
+                } else {
+                    StoreError::driver(sql.name, &err)
+                }
+            }),
+        };
+        give_back(connection, statement.finish(done))
     }
 
     /// Parses and plans a statement without running it, so that a test finds what is wrong in it.
@@ -163,7 +166,7 @@ impl Store {
 
     /// Adds the `store_…` metrics. Call once per registry.
     pub fn register_metrics(&self, registry: &mut Registry) {
-        self.0.metrics.register(registry);
+        self.0.metrics.register(registry, self.0.pool.clone());
     }
 
     pub fn config(&self) -> &StoreConfig {
@@ -177,12 +180,12 @@ impl Store {
 
     async fn read_once(&self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<Vec<Row>, StoreError> {
         let connection = self.connection().await?;
-        let statement = Statement::start(&self.0.metrics, sql);
+        let statement = Statement::start(self.0.metrics.clone(), sql);
         let done = match connection.prepare_cached(sql.text).await {
             Ok(prepared) => connection.query(&prepared, params).await,
             Err(err) => Err(err),
         };
-        statement.finish(done.map_err(|err| StoreError::driver(sql.name, &err)))
+        give_back(connection, statement.finish(done.map_err(|err| StoreError::driver(sql.name, &err))))
     }
 
     /// A connection with the virtual clock, if any, set for what follows.
@@ -214,6 +217,16 @@ impl Store {
     fn virtual_now(&self) -> Option<model::Timestamp> {
         self.0.config.virtual_clock.as_ref().map(|clock| clock())
     }
+}
+
+/// Back to the pool, unless what happened speaks against the connection.
+fn give_back<T>(connection: Object, done: Result<T, StoreError>) -> Result<T, StoreError> {
+    if let Err(err) = &done
+        && after_failure(&connection, err)
+    {
+        drop(Object::take(connection));
+    }
+    done
 }
 
 /// A connection outside the pool, which its user drives.

@@ -34,6 +34,8 @@ struct Session {
     begin: Option<String>,
     /// A statement failed and no savepoint was rolled back since: the server refuses everything but ROLLBACK.
     failed: bool,
+    /// The server on the other side is shutting down, or not the one that takes writes: not back to the pool.
+    discard: bool,
     savepoints: u32,
     /// Sent once each, with COMMIT.
     notifications: BTreeSet<(&'static str, String)>,
@@ -50,6 +52,7 @@ impl<'env> Tx<'env> {
             metrics,
             begin: Some(begin),
             failed: false,
+            discard: false,
             savepoints: 0,
             notifications: BTreeSet::new(),
         };
@@ -167,6 +170,9 @@ impl<'env> Tx<'env> {
     /// Best effort: a connection that cannot roll back is closed, and the server rolls back.
     pub(crate) async fn rollback(mut self) {
         let Some(session) = &mut self.session else { return };
+        if session.discard {
+            return;
+        }
         if session.begin.is_some() || session.connection.batch_execute("ROLLBACK").await.is_ok() {
             self.session.take();
         }
@@ -184,7 +190,7 @@ impl Drop for Tx<'_> {
 
 impl Session {
     async fn query(&mut self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<Vec<Row>, StoreError> {
-        let statement = Statement::start(&self.metrics, sql);
+        let statement = Statement::start(self.metrics.clone(), sql);
         let done = match self.connection.prepare_cached(sql.text).await {
             Ok(prepared) => {
                 let rows = self.connection.query(&prepared, params);
@@ -192,12 +198,13 @@ impl Session {
             }
             Err(err) => Err(StoreError::driver(sql.name, &err)),
         };
-        self.failed |= done.is_err();
-        statement.finish(done)
+        let done = statement.finish(done);
+        self.note(&done);
+        done
     }
 
     async fn execute(&mut self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<u64, StoreError> {
-        let statement = Statement::start(&self.metrics, sql);
+        let statement = Statement::start(self.metrics.clone(), sql);
         let done = match self.connection.prepare_cached(sql.text).await {
             Ok(prepared) => {
                 let count = self.connection.execute(&prepared, params);
@@ -205,8 +212,9 @@ impl Session {
             }
             Err(err) => Err(StoreError::driver(sql.name, &err)),
         };
-        self.failed |= done.is_err();
-        statement.finish(done)
+        let done = statement.finish(done);
+        self.note(&done);
+        done
     }
 
     /// Transaction control.
@@ -216,9 +224,27 @@ impl Session {
             None => text.to_owned(),
         };
         let done = self.connection.batch_execute(&text).await;
-        self.failed |= done.is_err();
-        done.map_err(|err| StoreError::driver(at, &err))
+        let done = done.map_err(|err| StoreError::driver(at, &err));
+        self.note(&done);
+        done
     }
+
+    fn note<T>(&mut self, done: &Result<T, StoreError>) {
+        let Err(err) = done else { return };
+        self.failed = true;
+        self.discard |= after_failure(&self.connection, err);
+    }
+}
+
+/// Forgets prepared statements that a migration overtook, on every connection. True when the connection itself
+/// should not be used again.
+pub(crate) fn after_failure(connection: &Object, err: &StoreError) -> bool {
+    if *err.kind() == ErrorKind::StalePlan
+        && let Some(pool) = Object::pool(connection)
+    {
+        pool.manager().statement_caches.clear();
+    }
+    matches!(err.kind(), ErrorKind::Unavailable { .. } | ErrorKind::CommitUnknown)
 }
 
 /// Sends BEGIN, where it was not sent yet, and the statement right behind it without waiting in between.
@@ -241,14 +267,14 @@ async fn after_begin<T>(
 }
 
 /// Measures one statement.
-pub(crate) struct Statement<'m> {
-    metrics: &'m Metrics,
+pub(crate) struct Statement {
+    metrics: Metrics,
     name: &'static str,
     started: Instant,
 }
 
-impl<'m> Statement<'m> {
-    pub(crate) fn start(metrics: &'m Metrics, sql: &Sql) -> Self {
+impl Statement {
+    pub(crate) fn start(metrics: Metrics, sql: &Sql) -> Self {
         Self { metrics, name: sql.name, started: Instant::now() }
     }
 

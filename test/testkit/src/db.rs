@@ -47,7 +47,8 @@ pub async fn db() -> TestDb {
         for old in finished {
             run(&admin, &format!("DROP DATABASE IF EXISTS {old} WITH (FORCE)")).await;
         }
-        run(&admin, &format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
+        let how = server.copying();
+        run(&admin, &format!("CREATE DATABASE {name} TEMPLATE {template} {how}")).await;
     }
     admin.close();
     let url = server.url(&name);
@@ -92,6 +93,17 @@ impl TestDb {
         row.get(0)
     }
 
+    /// The plan of a statement for these literals, in the order of its parameters.
+    pub async fn explain(&self, sql: &Sql, literals: &[&str]) -> String {
+        let mut text = format!("EXPLAIN {}", sql.text);
+        // From the last, so that $1 does not match in $10.
+        for (index, literal) in literals.iter().enumerate().rev() {
+            text = text.replace(&format!("${}", index + 1), literal);
+        }
+        let rows = self.store.read(&leaked(&text), &[]).await.expect("the statement of the test is right");
+        rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
+    }
+
     /// Prepares statements, which finds every missing table, column and type in them.
     ///
     /// # Panics
@@ -127,13 +139,38 @@ impl Server {
                 Self::Private { embedded, template }
             }
         };
+        if let Self::Given { .. } = server {
+            server.sweep().await;
+        }
         server.make_template().await;
         server
+    }
+
+    /// Drops what ended processes of this machine left on a given server.
+    async fn sweep(&self) {
+        let admin = self.admin().await;
+        let names = leaked("SELECT datname::text FROM pg_database WHERE datname LIKE 'bc\\_test\\_%'");
+        let rows = admin.read(&names, &[]).await.expect("the catalog can be read");
+        for name in rows.iter().map(|row| row.get::<_, String>(0)) {
+            let process = name.trim_start_matches("bc_test_").split('_').next().unwrap_or_default();
+            if !process.is_empty() && !std::path::Path::new("/proc").join(process).exists() {
+                run(&admin, &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
+            }
+        }
+        admin.close();
     }
 
     fn template(&self) -> &str {
         match self {
             Self::Private { template, .. } | Self::Given { template, .. } => template,
+        }
+    }
+
+    /// Copying files costs two checkpoints, which are nothing where nothing is fsynced.
+    fn copying(&self) -> &'static str {
+        match self {
+            Self::Private { .. } => "STRATEGY FILE_COPY",
+            Self::Given { .. } => "",
         }
     }
 

@@ -19,6 +19,8 @@ const SOCKET_DIR_LEN_MAX: usize = 86;
 /// A server whose process was killed shuts down by itself meanwhile.
 const STALE_WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
+/// A container's usual 64 MB of shared memory hold no cluster.
+const MEMORY_ROOM_BYTES: u64 = 2 << 30;
 const MEMORY_PREFIX: &str = "bcpg-";
 /// Removes a memory server's folder when this process is gone, however it went: standard input ends then.
 const SWEEPER: &str = r#"read _; n=0
@@ -171,9 +173,10 @@ fn open_durable(dir: &Path, owner: &Owner) -> Result<PathBuf, EmbeddedError> {
     Ok(root)
 }
 
-/// A new folder under the temporary one; leftovers of processes that could not clean up go first.
+/// A new folder in [`memory_parent`]; leftovers of processes that could not clean up go first.
 fn create_temporary(owner: &Owner) -> Result<PathBuf, EmbeddedError> {
-    let above = std::env::temp_dir().canonicalize().map_err(io("resolve", &std::env::temp_dir()))?;
+    let above = memory_parent();
+    let above = above.canonicalize().map_err(io("resolve", &above))?;
     sweep(&above, owner.ours());
     let rng: &dyn kit::Rng = &kit::OsRng;
     let root = above.join(format!("{MEMORY_PREFIX}{}", hex::encode(rng.bytes::<8>())));
@@ -181,6 +184,17 @@ fn create_temporary(owner: &Owner) -> Result<PathBuf, EmbeddedError> {
     let mode = if owner.runs_as().is_some() { 0o711 } else { 0o700 };
     fs::set_permissions(&root, fs::Permissions::from_mode(mode)).map_err(io("protect", &root))?;
     Ok(root)
+}
+
+/// `TMPDIR` where it is set, else memory where there is enough of it, else `/tmp`. Copying a template database is
+/// hundreds of small files: 15 ms in memory and 400 ms on a disk.
+fn memory_parent() -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    let room = rustix::fs::statvfs(shm).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    match std::env::var_os("TMPDIR") {
+        None if room >= MEMORY_ROOM_BYTES => shm.to_owned(),
+        _ => std::env::temp_dir(),
+    }
 }
 
 /// Best effort: removes folders of ours whose lock nobody holds and in which no server works.

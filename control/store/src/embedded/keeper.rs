@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::sync::watch;
 
-use super::EmbeddedError;
 use super::user::Ids;
+use super::{EmbeddedError, STOP_WITHIN};
 
 /// Lines of the server's log kept for an error message.
 const LAST_WORDS: usize = 20;
@@ -138,6 +138,14 @@ impl Keeper {
             std::thread::sleep(POLL);
         }
         true
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Err(err) = self.stop(STOP_WITHIN) {
+            tracing::warn!(err = %kit::chain(&err), "the private database did not stop cleanly");
+        }
     }
 }
 

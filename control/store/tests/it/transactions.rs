@@ -277,5 +277,30 @@ async fn metrics_name_the_operation_and_the_statement() {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     assert!(text.contains(r#"store_ops_total{op="test_op",result="committed"} 1"#), "{text}");
+    assert!(text.contains("store_pool_open 1"), "{text}");
     assert!(text.contains(r#"store_statement_seconds_count{statement="test_insert"} 1"#), "{text}");
+}
+
+#[tokio::test]
+async fn a_statement_overtaken_by_a_migration_is_prepared_again() {
+    let db = db().await;
+    db.batch(TABLE).await;
+    let all = &sql("all", "SELECT * FROM t");
+    db.store.tx(OP, |tx| Box::pin(async move { tx.query(all, &[]).await })).await.unwrap();
+    db.batch("ALTER TABLE t ADD COLUMN more text").await;
+    let rows = db.store.tx(OP, |tx| Box::pin(async move { tx.query(all, &[]).await })).await.unwrap();
+    assert!(rows.is_empty());
+    db.batch("ALTER TABLE t ADD COLUMN yet_more text").await;
+    db.store.read(all, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_to_a_server_that_takes_no_writes_is_given_up() {
+    let db = db().await;
+    db.batch(TABLE).await;
+    let single = db.open(store::StoreConfig { pool_size: 1, ..db.config() }).await;
+    // What a session finds whose server was demoted under it.
+    single.execute(&sql("demote", "SET default_transaction_read_only = on"), &[]).await.unwrap();
+    single.tx(OP, |tx| Box::pin(async move { tx.execute(&INSERT, &[&"x"]).await })).await.unwrap();
+    assert_eq!(count(&single).await, 1);
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use store::work::{self, Claimed, Completion, Enqueued, Failure, Queue};
-use store::{Store, StoreError};
+use store::{Store, StoreError, sql};
 use testkit::db;
 
 use crate::{Clocked, in_tx};
@@ -212,4 +212,71 @@ async fn a_rescheduled_key_runs_when_due_or_when_woken() {
     let item_ref = &item;
     in_tx!(time.store, |tx| work::reschedule(tx, item_ref, Duration::from_secs(60)));
     claim_one(&time.store).await;
+}
+
+#[tokio::test]
+async fn whatever_is_written_before_a_wake_up_is_seen_by_some_later_pass() {
+    let db = db().await;
+    db.batch("CREATE TABLE intent (key text PRIMARY KEY, wanted int, seen int)").await;
+    db.batch("INSERT INTO intent SELECT 'k' || n, 0, 0 FROM generate_series(0, 2) AS n").await;
+    let want = &sql("want", "UPDATE intent SET wanted = wanted + 1 WHERE key = $1");
+    let look = &sql("look", "SELECT wanted FROM intent WHERE key = $1");
+    let see = &sql("see", "UPDATE intent SET seen = $2 WHERE key = $1");
+    let writer = async || {
+        for n in 0..60 {
+            let key = &format!("k{}", n % 3);
+            db.store
+                .tx(crate::OP, |tx| {
+                    Box::pin(async move {
+                        tx.execute(want, &[key]).await?;
+                        work::enqueue(tx, QUEUE, key, &json!({}), Duration::ZERO).await
+                    })
+                })
+                .await
+                .unwrap();
+        }
+    };
+    // Looks first, records later: a wake-up in between must bring it back.
+    let pass = async || {
+        for item in claim(&db.store, 2).await {
+            let wanted: i32 = db.store.read_one(look, &[&item.key]).await.unwrap().get("wanted");
+            tokio::task::yield_now().await;
+            let item = &item;
+            in_tx!(db.store, |tx| async move {
+                tx.execute(see, &[&item.key, &wanted]).await?;
+                work::complete(tx, item).await
+            });
+        }
+    };
+    let worker = async || {
+        for _ in 0..40 {
+            pass().await;
+        }
+    };
+    tokio::join!(writer(), writer(), worker(), worker());
+    let left = "SELECT count(*) FROM work";
+    testkit::eventually(Duration::from_secs(20), || async {
+        pass().await;
+        match db.scalar_i64(left).await {
+            0 => Ok(()),
+            keys => Err(format!("{keys} keys left")),
+        }
+    })
+    .await;
+    assert_eq!(db.scalar_i64("SELECT sum(seen) FROM intent").await, 120);
+}
+
+#[tokio::test]
+async fn claiming_from_a_long_queue_reads_an_index_and_not_the_table() {
+    let db = db().await;
+    db.batch(
+        "INSERT INTO work (queue, key, run_at, attempts_max)
+           SELECT 'q' || n % 20, n::text, compute_now(), 3 FROM generate_series(1, 20000) AS n;
+         ANALYZE work",
+    )
+    .await;
+    let claim = store::statements().into_iter().find(|statement| statement.name == "work_claim").unwrap();
+    let plan = db.explain(&claim, &["'q1'", "10", "'w'", "1000"]).await;
+    assert!(plan.contains("work_ready_idx"), "{plan}");
+    assert!(!plan.contains("Seq Scan on work"), "{plan}");
 }
