@@ -183,3 +183,28 @@ END $$;
 DROP TRIGGER IF EXISTS host_bookings_within_node ON host_bookings;
 CREATE TRIGGER host_bookings_within_node AFTER INSERT OR UPDATE ON host_bookings
   FOR EACH ROW EXECUTE FUNCTION host_bookings_check();
+
+-- What each node offers and what of it is free, derived from the rows. The nodes API reads it.
+CREATE OR REPLACE VIEW node_totals AS
+SELECT n.node_id,
+       coalesce(g.total, 0)::bigint AS gpus_total,
+       coalesce(g.free, 0)::bigint AS gpus_free,
+       coalesce(g.unhealthy, 0)::bigint AS gpus_unhealthy,
+       g.model AS gpu_model,
+       coalesce(c.cpu_millis, 0)::bigint AS cpu_millis_total,
+       (coalesce(c.cpu_millis, 0) - coalesce(h.cpu_millis, 0))::bigint AS cpu_millis_free,
+       coalesce(c.memory_bytes, 0)::bigint AS memory_bytes_total,
+       (coalesce(c.memory_bytes, 0) - coalesce(h.memory_bytes, 0))::bigint AS memory_bytes_free,
+       coalesce(c.hugepages_1gi, 0)::bigint AS hugepages_total,
+       (coalesce(c.hugepages_1gi, 0) - coalesce(h.hugepages_1gi, 0))::bigint AS hugepages_free
+FROM nodes n
+LEFT JOIN node_capacity c USING (node_id)
+LEFT JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE a.health <> 'absent') AS total,
+         count(*) FILTER (WHERE a.health = 'healthy' AND b.atom IS NULL) AS free,
+         count(*) FILTER (WHERE a.health = 'unhealthy') AS unhealthy,
+         CASE WHEN count(DISTINCT a.model) = 1 THEN min(a.model) END AS model
+  FROM atoms a LEFT JOIN bookings b USING (node_id, atom) WHERE a.node_id = n.node_id) g ON true
+LEFT JOIN LATERAL (
+  SELECT sum(cpu_millis) AS cpu_millis, sum(memory_bytes) AS memory_bytes, sum(hugepages_1gi) AS hugepages_1gi
+  FROM host_bookings hb WHERE hb.node_id = n.node_id) h ON true;

@@ -16,6 +16,7 @@ pub mod facts;
 pub mod join;
 pub mod keys;
 pub mod liveness;
+pub mod methods;
 pub mod observe;
 pub mod spec;
 pub mod sql;

@@ -153,7 +153,7 @@ impl Fleet {
         }
     }
 
-    async fn result_is_attested(
+    pub(crate) async fn result_is_attested(
         &self,
         tx: &mut Tx<'_>,
         node_id: NodeId,

@@ -115,9 +115,9 @@ pub const NODES_BACK: Sql = sql(
 pub const NODES_LOST: Sql = sql(
     "nodes_lost",
     "SELECT n.node_id FROM nodes n JOIN pools p USING (pool_id) LEFT JOIN node_sessions s USING (node_id)
-     WHERE n.state = 'unreachable' AND p.policy ? 'lostAfterSeconds'
+     WHERE n.state = 'unreachable' AND p.policy ? 'lostAfterMinutes'
        AND coalesce(s.last_heartbeat_at, n.created_at)
-           < compute_now() - (p.policy->>'lostAfterSeconds')::float8 * interval '1 second'
+           < compute_now() - (p.policy->>'lostAfterMinutes')::float8 * interval '1 minute'
      ORDER BY n.node_id LIMIT 500",
 );
 pub const NODE_SESSION_GOOD_RESET: Sql =

@@ -14,7 +14,9 @@ const PUBLISH: Op = Op::new("trust_publish");
 /// Why this process's keys do not fit the database.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    #[error("the keys belong to deployment {keys}, the database to {database}: this is another deployment's database or key folder")]
+    #[error(
+        "the keys belong to deployment {keys}, the database to {database}: this is another deployment's database or key folder"
+    )]
     OtherDeployment { keys: DeploymentId, database: DeploymentId },
 }
 

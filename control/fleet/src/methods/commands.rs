@@ -1,0 +1,274 @@
+//! `commands`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::commands::{self as api_commands, Command, CommandPayload, CreateCommand};
+use api::{List, Many};
+use kernel::idempotency::Key;
+use kernel::ports::iam::Resource;
+use kernel::{ApiError, Call, Fault, Module, wait};
+use model::lifecycle::{CommandState, NodeState};
+use model::{CommandId, CommandKind, ErrorCode, NodeId, TenantId};
+use store::{Op, Row, RowExt};
+use wire::proto::agent::command_body::Payload;
+use wire::proto::agent::{DiagNvml, GpuReset, InventoryRefresh, LogsCollect, NodeReboot};
+
+use super::command_view::{Seen, view};
+use super::{nodes, on, refs, sql};
+use crate::commands::NewCommand;
+use crate::core::{Fleet, node_key};
+use crate::{DELIVERY_CHANNEL, OBSERVE_QUEUE};
+
+const KIND: &str = "compute-command";
+const CREATE: Op = Op::new("command_create");
+const CANCEL: Op = Op::new("command_cancel");
+const READ: Op = Op::new("command_read");
+const LOGS_SINCE_SECONDS_DEFAULT: u32 = 3600;
+
+pub(super) fn register(module: Module, fleet: &Fleet) -> Module {
+    let module = on!(module, fleet, api_commands::Create, create);
+    let module = on!(module, fleet, api_commands::Get, get);
+    let module = on!(module, fleet, api_commands::List, list);
+    on!(module, fleet, api_commands::Cancel, cancel)
+}
+
+fn resource(command: &Command, tenant_id: TenantId) -> Resource {
+    Resource::one(KIND, command.id.0, tenant_id)
+        .with("resource.kind", command.kind.0.name())
+        .with("resource.node", command.node.name.clone())
+        .with("resource.destructive", command.destructive)
+}
+
+async fn create(fleet: Fleet, call: Arc<Call>, request: CreateCommand) -> Result<Command, Fault> {
+    let node = nodes::visible(&fleet, &call, "compute:nodes:get", &request.node).await?;
+    let (kind, node_id) = (request.kind.0, node.node.id.0);
+    let policy = kind.policy();
+    let mut on = Resource::any(KIND, node.tenant_id)
+        .with("resource.kind", kind.name())
+        .with("resource.node", node.node.name.clone())
+        .with("resource.destructive", policy.destructive);
+    if let Some(pool) = &node.node.pool {
+        on = on.with("resource.pool", pool.name.clone());
+    }
+    call.require("compute:commands:create", &on).await?;
+    if matches!(node.node.state.0, NodeState::Revoked | NodeState::Removed) {
+        let message = format!("node {} is {}", node.node.name, node.node.state.0.name());
+        return Err(ApiError::invalid_state(message).into());
+    }
+    if !policy.roles.contains(&node.node.role.0) {
+        let message = format!("{} is nothing a {} does", kind.name(), node.node.role.0.name());
+        return Err(ApiError::new(ErrorCode::Unsupported, message).into());
+    }
+    if policy.destructive && request.confirm.as_ref().is_none_or(|name| name.as_str() != node.node.name) {
+        let message = format!(
+            "{} can take work away; to confirm, give the node's name: {:?}",
+            kind.name(),
+            node.node.name
+        );
+        let refusal = ApiError::new(ErrorCode::ConfirmationRequired, message);
+        return Err(refusal.detail("confirm", node.node.name.clone()).into());
+    }
+    let key = request.idempotency_key.as_ref().map(api::IdempotencyKey::as_str);
+    let key = Key::of(&call, node.tenant_id, key, &request)?;
+    let at_most = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
+    if let Some(key) = &key
+        && let Some(made) = key.replay(fleet.store()).await?
+    {
+        let id = made.parse().map_err(|_| ApiError::not_found("command", &made))?;
+        return settled(&fleet, &call, id, at_most).await;
+    }
+    let payload = request.payload.unwrap_or_default();
+    let command = NewCommand {
+        node_id,
+        resource_keys: payload.gpus.as_slice().iter().map(|gpu| gpu.as_str().to_owned()).collect(),
+        payload: to_wire(kind, payload),
+        valid_for: Duration::from_secs(
+            request.expires_in_seconds.map_or(api_commands::COMMAND_EXPIRES_SECONDS_DEFAULT, api::Int::get),
+        ),
+        min_generation: 0,
+        created_by: call.principal.name.clone(),
+    };
+    let (fleet_ref, call_ref, command, key) = (&fleet, &*call, &command, key.as_ref());
+    let made: String = call
+        .tx(fleet_ref.store(), CREATE, |tx| {
+            Box::pin(async move {
+                let id = fleet_ref.enqueue(tx, command.clone()).await?.to_string();
+                if let Some(key) = key
+                    && let Some(earlier) = key.claim(tx, &id).await?
+                {
+                    // Ours is undone with the transaction that failed; the one before is the answer.
+                    return Err(Fault::Refused(ApiError::conflict("replayed").detail("replayed", earlier)));
+                }
+                call_ref.about(format!("command/{id}"));
+                Ok::<_, Fault>(id)
+            })
+        })
+        .await
+        .or_else(replayed)?;
+    let id = made.parse().map_err(|_| ApiError::not_found("command", &made))?;
+    settled(&fleet, &call, id, at_most).await
+}
+
+/// The command that a call at the same time made under the same key.
+fn replayed(fault: Fault) -> Result<String, Fault> {
+    match &fault {
+        Fault::Refused(error) => match error.details.get("replayed").and_then(serde_json::Value::as_str) {
+            Some(earlier) => Ok(earlier.to_owned()),
+            None => Err(fault),
+        },
+        Fault::Store(_) | Fault::Internal { .. } => Err(fault),
+    }
+}
+
+fn to_wire(kind: CommandKind, payload: CommandPayload) -> Payload {
+    let texts = |texts: &[String]| texts.to_vec();
+    let gpus: Vec<String> = payload.gpus.as_slice().iter().map(|gpu| gpu.as_str().to_owned()).collect();
+    let sections: Vec<String> = strings(&payload.sections);
+    match kind {
+        CommandKind::InventoryRefresh => Payload::InventoryRefresh(InventoryRefresh { sections }),
+        CommandKind::DiagNvml => {
+            Payload::DiagNvml(DiagNvml { expected_gpus: payload.expected_gpus.map_or(0, api::Int::get_u32) })
+        }
+        CommandKind::LogsCollect => Payload::LogsCollect(LogsCollect {
+            since_seconds: payload.since_seconds.map_or(LOGS_SINCE_SECONDS_DEFAULT, api::Int::get_u32),
+            upload_url: payload.upload_url.map(api::Text::into_string).unwrap_or_default(),
+        }),
+        CommandKind::GpuReset => Payload::GpuReset(GpuReset { gpu_uuids: texts(&gpus) }),
+        CommandKind::NodeReboot => Payload::NodeReboot(NodeReboot {
+            reason: payload.reason.map(api::Text::into_string).unwrap_or_default(),
+        }),
+    }
+}
+
+fn strings<const MIN: usize, const LEN: usize, const MAX: usize>(
+    many: &Many<api::Text<MIN, LEN>, MAX>,
+) -> Vec<String> {
+    many.as_slice().iter().map(|text| text.as_str().to_owned()).collect()
+}
+
+async fn get(fleet: Fleet, call: Arc<Call>, request: api_commands::GetCommand) -> Result<Command, Fault> {
+    let id = request.id.0;
+    visible(&fleet, &call, "compute:commands:get", id).await?;
+    let at_most = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
+    settled(&fleet, &call, id, at_most).await
+}
+
+async fn list(
+    fleet: Fleet,
+    call: Arc<Call>,
+    request: api_commands::ListCommands,
+) -> Result<List<Command>, Fault> {
+    let node = match &request.node {
+        None => None,
+        Some(node) => Some(refs::node(fleet.store(), node).await?.uuid()),
+    };
+    let (state, kind) = (request.state.map(|state| state.0.name()), request.kind.map(|kind| kind.0.name()));
+    let limit = api::limit_or_default(request.limit);
+    let after = refs::after::<CommandId>(request.cursor.as_ref())?;
+    let one: Option<uuid::Uuid> = None;
+    let rows = fleet
+        .store()
+        .read(&sql::COMMANDS, &[&one, &after, &node, &state, &kind, &refs::sql_limit(limit)])
+        .await?;
+    let cursor = refs::next::<CommandId>(&rows, limit, "command_id");
+    let mut items = Vec::with_capacity(rows.len());
+    for row in &rows {
+        items.push(fleet.seen(row, &call).await?);
+    }
+    let shown = call
+        .filter("compute:commands:list", items, |seen: &Seen| resource(&seen.command, seen.tenant_id))
+        .await?;
+    Ok(List::new(shown.into_iter().map(|seen| seen.command).collect(), cursor))
+}
+
+async fn cancel(
+    fleet: Fleet,
+    call: Arc<Call>,
+    request: api_commands::CancelCommand,
+) -> Result<Command, Fault> {
+    let id = request.id.0;
+    let seen = visible(&fleet, &call, "compute:commands:cancel", id).await?;
+    let state = seen.command.state.0;
+    if state == CommandState::Cancelled {
+        return Ok(seen.command);
+    }
+    if state.terminal() {
+        return Err(ApiError::invalid_state(format!("command {id} has ended: {}", state.name())).into());
+    }
+    call.about(format!("command/{id}"));
+    let reason = request.reason.map_or_else(String::new, api::Text::into_string);
+    let (fleet_ref, reason) = (&fleet, &reason);
+    call.tx(fleet_ref.store(), CANCEL, |tx| {
+        Box::pin(async move {
+            let row = tx.query_opt(&crate::sql::COMMAND_CANCEL, &[&id.uuid(), reason]).await?;
+            let Some(row) = row else {
+                return Err(ApiError::invalid_state(format!("command {id} has ended")).into());
+            };
+            let node_id: NodeId = row.id("node_id");
+            kernel::module::wake(tx, OBSERVE_QUEUE, &node_key(node_id)).await?;
+            tx.notify(DELIVERY_CHANNEL, node_key(node_id));
+            Ok::<_, Fault>(())
+        })
+    })
+    .await?;
+    Ok(read(&fleet, &call, id).await?.command)
+}
+
+/// Reads a command that the caller may do `action` on.
+async fn visible(fleet: &Fleet, call: &Call, action: &str, id: CommandId) -> Result<Seen, Fault> {
+    match read(fleet, call, id).await {
+        Ok(seen) => {
+            let on = resource(&seen.command, seen.tenant_id);
+            call.require_on(action, "compute:commands:get", &on, "command", id).await?;
+            Ok(seen)
+        }
+        Err(fault) => {
+            let root = refs::root_tenant(fleet.store()).await?;
+            call.require_visible(action, &Resource::any(KIND, root), "command", id).await?;
+            Err(fault)
+        }
+    }
+}
+
+async fn read(fleet: &Fleet, call: &Call, id: CommandId) -> Result<Seen, Fault> {
+    let (none, text): (Option<uuid::Uuid>, Option<&str>) = (None, None);
+    let row = fleet
+        .store()
+        .read_opt(&sql::COMMANDS, &[&Some(id.uuid()), &none, &none, &text, &text, &1i64])
+        .await?
+        .ok_or_else(|| ApiError::not_found("command", id))?;
+    fleet.seen(&row, call).await
+}
+
+async fn settled(
+    fleet: &Fleet,
+    call: &Call,
+    id: CommandId,
+    at_most: Option<Duration>,
+) -> Result<Command, Fault> {
+    wait::until_settled(&*fleet.0.clock, fleet.rng(), at_most, || {
+        Box::pin(async move {
+            let command = read(fleet, call, id).await?.command;
+            let settled = command.state.0.terminal();
+            Ok((command, settled))
+        })
+    })
+    .await
+}
+
+impl Fleet {
+    async fn seen(&self, row: &Row, call: &Call) -> Result<Seen, Fault> {
+        let kind = CommandKind::parse(row.get("kind"));
+        let signed = row.get::<_, Option<&[u8]>>("result_signature").is_some();
+        let mut attested = false;
+        if signed && kind.is_some_and(|kind| kind.policy().attested) {
+            let (node_id, command_id): (NodeId, CommandId) = (row.id("node_id"), row.id("command_id"));
+            attested = self
+                .store()
+                .tx(READ, |tx| Box::pin(self.result_is_attested(tx, node_id, command_id, row)))
+                .await?;
+        }
+        view(row, attested, call.now)
+    }
+}

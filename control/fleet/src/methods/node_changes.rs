@@ -1,0 +1,238 @@
+//! `nodes` that change: labels, cordon, drain, revocation, removal.
+
+use std::sync::Arc;
+
+use api::nodes::{self as api_nodes, Node, NodeChange};
+use kernel::events::EventKind;
+use kernel::{ApiError, Call, Fault, Module};
+use model::lifecycle::{NodeEvent, NodeState};
+use model::{ErrorCode, NodeId};
+use serde_json::{Value, json};
+use store::{Op, Tx};
+
+use super::node_view::Seen;
+use super::nodes::{read, visible};
+use super::{on, sql};
+use crate::DELIVERY_CHANNEL;
+use crate::core::{Fleet, node_key};
+
+const UPDATE: Op = Op::new("node_update");
+const CORDON: Op = Op::new("node_cordon");
+const DRAIN: Op = Op::new("node_drain");
+const REVOKE: Op = Op::new("node_revoke");
+const REMOVE: Op = Op::new("node_remove");
+const HOLDS: Op = Op::new("node_holds");
+
+pub(super) fn register(module: Module, fleet: &Fleet) -> Module {
+    let module = on!(module, fleet, api_nodes::Update, update);
+    let module = on!(module, fleet, api_nodes::Cordon, cordon);
+    let module = on!(module, fleet, api_nodes::Uncordon, uncordon);
+    let module = on!(module, fleet, api_nodes::Drain, drain);
+    let module = on!(module, fleet, api_nodes::Revoke, revoke);
+    on!(module, fleet, api_nodes::Remove, remove)
+}
+
+/// Whether a person's flags mean anything on it.
+fn must_live(seen: &Seen) -> Result<NodeId, Fault> {
+    match seen.node.state.0 {
+        NodeState::Revoked | NodeState::Removed => {
+            let message = format!("node {} is {}", seen.node.name, seen.node.state.0.name());
+            Err(ApiError::invalid_state(message).into())
+        }
+        NodeState::Joined
+        | NodeState::Accepting
+        | NodeState::Ready
+        | NodeState::Unreachable
+        | NodeState::Lost => Ok(seen.node.id.0),
+    }
+}
+
+async fn update(fleet: Fleet, call: Arc<Call>, request: api_nodes::UpdateNode) -> Result<Node, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:update", &request.node).await?;
+    let node_id = must_live(&seen)?;
+    let changes = request.labels.map(|labels| labels.0).unwrap_or_default();
+    let removed: Vec<String> =
+        changes.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key.clone()).collect();
+    let set: Value =
+        changes.iter().filter_map(|(key, value)| Some((key.clone(), Value::from(value.clone()?)))).collect();
+    let name = request.name.map(api::Name::into_string);
+    let by = call.principal.name.clone();
+    let (fleet, name, set, removed, by) = (&fleet, &name, &set, &removed, &by);
+    call.tx(fleet.store(), UPDATE, |tx| {
+        Box::pin(async move {
+            match tx.execute(&sql::NODE_UPDATE, &[&node_id.uuid(), name, set, removed]).await {
+                Ok(_) => {}
+                Err(err) if err.is_unique("nodes_name_key") => {
+                    let name = name.as_deref().unwrap_or_default();
+                    return Err(ApiError::conflict(format!("there is a node named {name:?} already")).into());
+                }
+                Err(err) => return Err(err.into()),
+            }
+            if set.as_object().is_some_and(|set| !set.is_empty()) || !removed.is_empty() {
+                fleet.emit(tx, EventKind::NodeLabelled, node_id, json!({ "labels": set, "by": by })).await?;
+                fleet.publish_schedulable(tx, node_id).await?;
+            }
+            Ok::<_, Fault>(())
+        })
+    })
+    .await?;
+    Ok(read(fleet, &call, node_id).await?.node)
+}
+
+async fn cordon(fleet: Fleet, call: Arc<Call>, request: api_nodes::CordonNode) -> Result<Node, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:cordon", &request.node).await?;
+    let node_id = must_live(&seen)?;
+    let reason = request.reason.map(api::Text::into_string);
+    let by = call.principal.name.clone();
+    let (fleet, reason, by) = (&fleet, &reason, &by);
+    call.tx(fleet.store(), CORDON, |tx| {
+        Box::pin(async move {
+            tx.execute(&sql::NODE_CORDON, &[&node_id.uuid(), by, reason]).await?;
+            fleet.emit(tx, EventKind::NodeCordoned, node_id, json!({ "reason": reason, "by": by })).await?;
+            fleet.publish_schedulable(tx, node_id).await
+        })
+    })
+    .await?;
+    Ok(read(fleet, &call, node_id).await?.node)
+}
+
+async fn uncordon(fleet: Fleet, call: Arc<Call>, request: api_nodes::UncordonNode) -> Result<Node, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:uncordon", &request.node).await?;
+    let node_id = must_live(&seen)?;
+    let by = call.principal.name.clone();
+    let (fleet, by) = (&fleet, &by);
+    call.tx(fleet.store(), CORDON, |tx| {
+        Box::pin(async move {
+            tx.execute(&sql::NODE_UNCORDON, &[&node_id.uuid()]).await?;
+            fleet.emit(tx, EventKind::NodeUncordoned, node_id, json!({ "by": by })).await?;
+            fleet.publish_schedulable(tx, node_id).await
+        })
+    })
+    .await?;
+    Ok(read(fleet, &call, node_id).await?.node)
+}
+
+async fn drain(fleet: Fleet, call: Arc<Call>, request: api_nodes::DrainNode) -> Result<NodeChange, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:drain", &request.node).await?;
+    let node_id = must_live(&seen)?;
+    let holds = fleet.holds(node_id).await?;
+    if request.dry_run {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: true });
+    }
+    let reason = request.reason.map(api::Text::into_string);
+    let by = call.principal.name.clone();
+    let fleet_ref = &fleet;
+    let (reason, by) = (&reason, &by);
+    call.tx(fleet_ref.store(), DRAIN, |tx| {
+        Box::pin(async move {
+            tx.execute(&sql::NODE_CORDON, &[&node_id.uuid(), by, reason]).await?;
+            tx.execute(&sql::NODE_DRAIN, &[&node_id.uuid()]).await?;
+            let data = json!({ "draining": true, "reason": reason, "by": by });
+            fleet_ref.emit(tx, EventKind::NodeDraining, node_id, data).await?;
+            fleet_ref.publish_schedulable(tx, node_id).await
+        })
+    })
+    .await?;
+    Ok(NodeChange { node: read(&fleet, &call, node_id).await?.node, holds, dry_run: false })
+}
+
+async fn revoke(fleet: Fleet, call: Arc<Call>, request: api_nodes::RevokeNode) -> Result<NodeChange, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:revoke", &request.node).await?;
+    let node_id = seen.node.id.0;
+    let holds = fleet.holds(node_id).await?;
+    if request.dry_run {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: true });
+    }
+    if matches!(seen.node.state.0, NodeState::Revoked | NodeState::Removed) {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: false });
+    }
+    confirmed(
+        &seen,
+        request.confirm.as_ref(),
+        "revoking it ends its certificates and its session for good",
+        &holds,
+    )?;
+    let reason = request.reason.map_or_else(String::new, api::Text::into_string);
+    let (fleet_ref, reason) = (&fleet, &reason);
+    call.tx(fleet_ref.store(), REVOKE, |tx| {
+        Box::pin(async move {
+            tx.execute(&sql::NODE_REVOKE, &[&node_id.uuid(), reason]).await?;
+            tx.execute(&sql::NODE_CERTS_REVOKE, &[&node_id.uuid()]).await?;
+            fleet_ref.move_node(tx, node_id, NodeEvent::Revoked).await?;
+            tx.notify(DELIVERY_CHANNEL, node_key(node_id));
+            Ok::<_, Fault>(())
+        })
+    })
+    .await?;
+    Ok(NodeChange { node: read(&fleet, &call, node_id).await?.node, holds, dry_run: false })
+}
+
+async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -> Result<NodeChange, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:remove", &request.node).await?;
+    let node_id = seen.node.id.0;
+    let holds = fleet.holds(node_id).await?;
+    if request.dry_run {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: true });
+    }
+    match seen.node.state.0 {
+        NodeState::Removed => return Ok(NodeChange { node: seen.node, holds, dry_run: false }),
+        NodeState::Revoked => {}
+        NodeState::Joined
+        | NodeState::Accepting
+        | NodeState::Ready
+        | NodeState::Unreachable
+        | NodeState::Lost => {
+            let message = format!(
+                "node {0} is {1}: revoke it first (better-compute nodes revoke {0})",
+                seen.node.name,
+                seen.node.state.0.name()
+            );
+            return Err(ApiError::invalid_state(message).into());
+        }
+    }
+    confirmed(&seen, request.confirm.as_ref(), "removing it closes its record", &holds)?;
+    let fleet_ref = &fleet;
+    call.tx(fleet_ref.store(), REMOVE, |tx| {
+        Box::pin(async move {
+            // Asked again under the lock: something may have been placed since.
+            let holds = fleet_ref.holds_in(tx, node_id).await?;
+            if !holds.is_empty() {
+                let message = format!("{} things are still on the node: {}", holds.len(), holds.join(", "));
+                return Err(ApiError::conflict(message).detail("holds", holds).into());
+            }
+            fleet_ref.move_node(tx, node_id, NodeEvent::Removed).await?;
+            tx.execute(&sql::NODE_REMOVE, &[&node_id.uuid()]).await?;
+            fleet_ref.publish_facts(tx, node_id).await
+        })
+    })
+    .await?;
+    Ok(NodeChange { node: read(&fleet, &call, node_id).await?.node, holds, dry_run: false })
+}
+
+/// The node's name, given back, shows that this one is meant.
+fn confirmed(seen: &Seen, given: Option<&api::Name>, what: &str, holds: &[String]) -> Result<(), Fault> {
+    if given.is_some_and(|given| given.as_str() == seen.node.name) {
+        return Ok(());
+    }
+    let message = format!("{what}; to confirm, give its name: {:?}", seen.node.name);
+    let refusal = ApiError::new(ErrorCode::ConfirmationRequired, message)
+        .detail("confirm", seen.node.name.clone())
+        .detail("holds", holds.to_vec());
+    Err(refusal.into())
+}
+
+impl Fleet {
+    /// What the modules have on the node.
+    async fn holds(&self, node_id: NodeId) -> Result<Vec<String>, Fault> {
+        self.store().tx(HOLDS, |tx| Box::pin(self.holds_in(tx, node_id))).await
+    }
+
+    async fn holds_in(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<Vec<String>, Fault> {
+        tx.query_opt(&crate::sql::NODE_LOCK, &[&node_id.uuid()]).await?;
+        let mut holds = Vec::new();
+        for observer in &self.0.observers {
+            holds.extend(observer.holds(tx, node_id).await?);
+        }
+        Ok(holds)
+    }
+}
