@@ -100,6 +100,27 @@ async fn a_stale_pid_file_of_a_reused_number_does_not_keep_the_server_down() {
 }
 
 #[tokio::test]
+async fn a_killed_server_is_noticed_and_recovers_what_was_committed() {
+    let temp = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
+    let config = EmbeddedConfig::durable(temp.path().join("pg"));
+    let server = Embedded::start(config.clone()).await.unwrap();
+    let store = Store::open(server.store_config(Embedded::DATABASE)).await.unwrap();
+    store.execute(&sql("make", "CREATE TABLE kept AS SELECT 42 AS v"), &[]).await.unwrap();
+    let pid = rustix::process::Pid::from_raw(server.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let how = tokio::time::timeout(Duration::from_secs(20), server.ended()).await.unwrap();
+    assert!(how.contains("signal: 9"), "{how}");
+    let lost = store.read(&VALUE, &[]).await.unwrap_err();
+    assert!(lost.retryable(), "{lost}");
+    drop(server);
+
+    let server = Embedded::start(config).await.unwrap();
+    // The same store finds the new server at the same place.
+    assert_eq!(store.read_one(&VALUE, &[]).await.unwrap().get::<_, i32>(0), 42);
+    drop(server);
+}
+
+#[tokio::test]
 async fn a_folder_with_other_things_in_it_is_left_alone() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join("thesis.txt"), "years of work").unwrap();

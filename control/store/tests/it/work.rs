@@ -218,13 +218,13 @@ async fn a_rescheduled_key_runs_when_due_or_when_woken() {
 async fn whatever_is_written_before_a_wake_up_is_seen_by_some_later_pass() {
     let db = db().await;
     db.batch("CREATE TABLE intent (key text PRIMARY KEY, wanted int, seen int)").await;
-    db.batch("INSERT INTO intent SELECT 'k' || n, 0, 0 FROM generate_series(0, 2) AS n").await;
+    db.batch("INSERT INTO intent SELECT 'k' || n, 0, 0 FROM generate_series(0, 59) AS n").await;
     let want = &sql("want", "UPDATE intent SET wanted = wanted + 1 WHERE key = $1");
     let look = &sql("look", "SELECT wanted FROM intent WHERE key = $1");
     let see = &sql("see", "UPDATE intent SET seen = $2 WHERE key = $1");
     let writer = async || {
         for n in 0..60 {
-            let key = &format!("k{}", n % 3);
+            let key = &format!("k{n}");
             db.store
                 .tx(crate::OP, |tx| {
                     Box::pin(async move {
