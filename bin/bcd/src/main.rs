@@ -1,1 +1,7 @@
-fn main() {}
+//! `bcd`, the daemon on every machine.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bcd::commands::main()
+}

@@ -1,0 +1,131 @@
+//! `bcd doctor`: one line a check. Exit code 1 when one failed.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::config::Config;
+use agent::identity::{FileIdentity, IdentityStore};
+use clap::Args;
+use hw::doctor::{self, HostFacts, Status};
+use hw::{Hardware, HostCommands, HostHardware, Root};
+use kit::{Clock, SystemClock};
+use serde::Serialize;
+
+use super::ConfigFlag;
+
+const DIAL_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    config: ConfigFlag,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    status: &'static str,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Line {
+    fn new(name: &str, status: &'static str, detail: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), status, detail: detail.into(), fix: None }
+    }
+
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+}
+
+pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    let mut lines = own_checks(&args.config.config).await;
+    let root = Root::host();
+    let host = HostHardware::new(root.clone(), Arc::new(HostCommands::default()));
+    let samples = host.gpu_samples().await.unwrap_or_default();
+    for check in doctor::checks(&host.inventory().await, &samples, &HostFacts::read(&root)) {
+        let status = match check.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "fail",
+        };
+        lines.push(Line { name: check.name.to_owned(), status, detail: check.detail, fix: check.fix });
+    }
+    let count = |status: &str| lines.iter().filter(|line| line.status == status).count();
+    let (failed, warned) = (count("fail"), count("warn"));
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&lines)?);
+    } else {
+        for line in &lines {
+            println!("{:<5} {:<12} {}", line.status, line.name, line.detail);
+            if let Some(fix) = &line.fix {
+                println!("{:<18} {fix}", "");
+            }
+        }
+        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        println!("{} failed, {}", plural(failed, "check"), plural(warned, "warning"));
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn own_checks(path: &Path) -> Vec<Line> {
+    let config = match agent::config::load(path) {
+        Ok(config) => config,
+        Err(err) if !path.exists() => {
+            let _ = err;
+            return vec![
+                Line::new("config", "warn", format!("{} is not there: this machine is in no fleet", path.display()))
+                    .fix("bcd join --server https://… with the three pins"),
+            ];
+        }
+        Err(err) => return vec![Line::new("config", "fail", kit::chain(&err))],
+    };
+    let site = config.site.clone().unwrap_or_else(|| "not named".into());
+    let mut lines = vec![Line::new(
+        "config",
+        "ok",
+        format!("{}: gateway {}:{}, site {site}", path.display(), config.gateway.host, config.gateway.port),
+    )];
+    lines.push(gateway(&config).await);
+    lines.push(identity(&config));
+    lines
+}
+
+async fn gateway(config: &Config) -> Line {
+    let address = format!("{}:{}", config.gateway.host, config.gateway.port);
+    let clock = SystemClock::new();
+    match tokio::time::timeout(DIAL_WITHIN, tokio::net::TcpStream::connect(&address)).await {
+        Ok(Ok(_)) => {
+            Line::new("gateway", "ok", format!("{address} reachable in {} ms", clock.monotonic().as_millis()))
+        }
+        Ok(Err(err)) => Line::new("gateway", "fail", format!("{address}: {err}"))
+            .fix("open outbound TCP to it, or mend gateway.url"),
+        Err(_) => Line::new("gateway", "fail", format!("{address}: no answer within {} s", DIAL_WITHIN.as_secs()))
+            .fix("open outbound TCP to it, or mend gateway.url"),
+    }
+}
+
+fn identity(config: &Config) -> Line {
+    const AGAIN: &str = "join again as root: bcd join --reset --yes, then bcd join";
+    match FileIdentity::new(&config.data_dir).load() {
+        Ok(Some(identity)) => {
+            let now = SystemClock::new().now();
+            let who = format!("{} (site {}, role {})", identity.node_id, identity.site_id, identity.role.name());
+            if identity.not_after <= now {
+                return Line::new("identity", "fail", format!("{who}, its certificate has expired")).fix(AGAIN);
+            }
+            let left = identity.not_after.since(now).as_secs();
+            Line::new("identity", "ok", format!("{who}, certificate valid for {}h{:02}m", left / 3600, left / 60 % 60))
+        }
+        Ok(None) => Line::new("identity", "warn", "this machine has not joined").fix("bcd join"),
+        Err(err) => Line::new("identity", "fail", kit::chain(&err)).fix(AGAIN),
+    }
+}
