@@ -7,7 +7,7 @@ use kit::fs::{self, FsError};
 use pki::Pin;
 use serde::Deserialize;
 
-use crate::journal::{EVENTS_MAX, FILE_BYTES_MAX, FILE_BYTES_MIN, Limits};
+use crate::journal::{EVENTS_MAX, FILE_BYTES_MAX, FILE_BYTES_MIN, JOURNAL_FILE, Limits};
 use crate::transport::Address;
 
 pub const CONFIG_PATH: &str = "/etc/bcd/config.toml";
@@ -81,7 +81,7 @@ impl Config {
     }
 
     pub fn journal_path(&self) -> PathBuf {
-        self.data_dir.join("journal.db")
+        self.data_dir.join(JOURNAL_FILE)
     }
 }
 
@@ -101,7 +101,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ),
     ("gateway.join_signing_pins", "Pins of the keys that sign join answers and trust bundles. Required."),
     ("gateway.join_encryption_key_pin", "Pin of the key that join tokens are sealed to. Required."),
-    ("journal.max_bytes", "Size of the journal's file: 16777216 to 67108864 bytes. Default 67108864."),
+    ("journal.max_bytes", "Size of the journal's file: 33554432 to 67108864 bytes. Default 67108864."),
     ("journal.max_events", "Events kept unacknowledged: 100 to 10000. Default 10000."),
     ("log.format", "text or json. Default text."),
     ("log.level", "error, warn, info or debug. Default info."),

@@ -19,12 +19,27 @@ pub use disk::RedbJournal;
 pub use index::{Full, Head, HeadStage, Journal, Limits, NewEvent};
 pub use memory::MemoryJournal;
 
+/// The journal's name in the data directory.
+pub const JOURNAL_FILE: &str = "journal.db";
 /// Size of the journal's file, at most. Configuration may lower it.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A file under this could not hold one full spec and one result.
-pub const FILE_BYTES_MIN: u64 = 16 << 20;
+/// A file under this could not hold the largest spec, its replacement and a few results beside each other.
+pub const FILE_BYTES_MIN: u64 = 32 << 20;
 /// Events that no acknowledgement has named yet. Configuration may lower it.
 pub const EVENTS_MAX: usize = 10_000;
+/// Records lie in the store in pieces of at most this: a page of 32 KiB with its header.
+const PIECE_BYTES: usize = 32 * 1024 - 256;
+
+/// What a record of `bytes` takes in the file, rounded up to how the store gives out pages.
+fn cost(bytes: usize) -> usize {
+    /// Keys, checksums and the envelope.
+    const ROW_BYTES: usize = 128;
+    let (whole, rest) = (bytes / PIECE_BYTES, bytes % PIECE_BYTES + ROW_BYTES);
+    // Small rows share pages that are at least half full; larger ones get the next power of two.
+    let last = if rest < 2048 { 2 * rest } else { rest.next_power_of_two() };
+    whole * 32 * 1024 + last
+}
+
 /// How long a settled command is remembered, and one that an earlier process left and nobody sent again. The server has
 /// long expired both.
 pub const ENTRY_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
@@ -150,7 +165,15 @@ pub struct LoadedEntry {
 pub struct LoadedEvent {
     pub seq: u64,
     pub class: EventClass,
+    /// Of the report and its signature.
     pub bytes: usize,
+}
+
+impl StoredEvent {
+    /// Of the report and its signature.
+    pub fn bytes(&self) -> usize {
+        self.report.len() + self.signature.len() + self.key_sha256.len()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

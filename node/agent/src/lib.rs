@@ -27,10 +27,14 @@ pub mod engine;
 mod entropy;
 pub mod hardware;
 pub mod identity;
+pub mod join;
 pub mod journal;
 pub mod kinds;
 pub mod link;
 pub mod renew;
 pub mod run;
 pub mod session;
+pub mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod transport;

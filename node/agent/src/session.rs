@@ -226,11 +226,6 @@ impl Session {
         Some((after, through))
     }
 
-    /// The sender got only this far: the rest of the last batch goes with the next.
-    pub fn events_sent_through(&mut self, seq: u64) {
-        self.connection.sent_seq = self.connection.sent_seq.min(seq);
-    }
-
     /// Reconnect after `delay`, to whichever gateway answers; what runs goes on.
     pub fn drain(&mut self, delay: Duration, now: Duration) {
         if self.is_open() {

@@ -3,9 +3,11 @@
 //! redb refuses everything after an I/O error, even reads. A failed commit therefore closes the file, opens it again and
 //! tries once more: writes are absolute, so it does not matter whether the failed one had reached the disk.
 
-use std::fs::{File, OpenOptions};
+mod capped;
+mod tables;
+
+use std::fs::OpenOptions;
 use std::io;
-use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,33 +15,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures::future::BoxFuture;
 use kit::Rng;
 use model::{CommandId, JournalId, Timestamp};
-use redb::backends::FileBackend;
-use redb::{
-    BackendError, Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition,
-};
+use redb::{Builder, Database, ReadableDatabase, StorageBackend};
+
+use capped::CappedFile;
+use tables::{ENTRIES, EVENTS, SPEC, apply, failed, initialise, load, stored_id};
 
 use super::record;
-use super::{
-    Entry, JournalError, JournalStore, Loaded, LoadedEntry, LoadedEvent, StoredEvent, StoredSpec, Write,
-};
+use super::{Entry, JournalError, JournalStore, Loaded, StoredEvent, StoredSpec, Write};
 
 /// Pages kept in memory. Everything that is asked often is in the index; a process may hold thousands of journals.
 const CACHE_BYTES: usize = 512 * 1024;
 /// Corrupt files kept for a person to look at; older ones make room.
-const CORRUPT_FILES_MAX: u32 = 3;
-
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-const ENTRIES: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("entries");
-const ACKED: TableDefinition<'_, u128, ()> = TableDefinition::new("acked");
-const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
-const TICKETS: TableDefinition<'_, &str, i64> = TableDefinition::new("tickets");
-
-const KEY_ID: &str = "journal_id";
-const KEY_MARKS: &str = "marks";
-const KEY_ACKED: &str = "acked_seq";
-const KEY_LAST: &str = "last_seq";
-const KEY_SPEC: &str = "spec";
+const CORRUPT_FILES_MAX: usize = 3;
+/// Their numbers end here; a disk that rots this often has been replaced before.
+const CORRUPT_NUMBER_MAX: u32 = 10_000;
 
 /// Opens the database: over the file itself, or over a faulty one in tests.
 type Opener = Box<dyn Fn() -> Result<Database, Unopened> + Send + Sync>;
@@ -173,19 +162,6 @@ fn open_database(backend: impl StorageBackend) -> Result<Database, Unopened> {
     }
 }
 
-fn initialise(database: &Database, id: JournalId) -> Result<JournalId, JournalError> {
-    write(database, |txn| {
-        txn.open_table(META)?.insert(KEY_ID, id.to_string().as_bytes())?;
-        txn.open_table(ENTRIES)?;
-        txn.open_table(ACKED)?;
-        txn.open_table(EVENTS)?;
-        txn.open_table(TICKETS)?;
-        Ok(())
-    })
-    .map_err(failed("create"))?;
-    Ok(id)
-}
-
 /// `<path>.corrupt-<n>`, with n counting up. The oldest goes when there are too many.
 fn move_aside(path: &Path) -> Result<PathBuf, JournalError> {
     let name = |n: u32| {
@@ -193,167 +169,16 @@ fn move_aside(path: &Path) -> Result<PathBuf, JournalError> {
         name.push(format!(".corrupt-{n}"));
         PathBuf::from(name)
     };
-    let last = (1..10_000).take_while(|n| name(*n).exists()).last();
-    let first = (1..10_000).find(|n| name(*n).exists());
-    let next = (1..10_000).rev().find(|n| name(*n).exists()).or(last).unwrap_or(0) + 1;
+    let held: Vec<u32> = (1..CORRUPT_NUMBER_MAX).filter(|n| name(*n).exists()).collect();
+    let next = held.last().map_or(1, |last| last + 1);
     let moved = (|| {
-        if let Some(first) = first.filter(|first| next - first >= CORRUPT_FILES_MAX) {
-            std::fs::remove_file(name(first))?;
+        for old in held.iter().rev().skip(CORRUPT_FILES_MAX - 1) {
+            std::fs::remove_file(name(*old))?;
         }
         std::fs::rename(path, name(next))
     })();
     moved.map_err(|source| JournalError::Io { doing: "move aside", source: Box::new(source) })?;
     Ok(name(next))
-}
-
-fn failed(doing: &'static str) -> impl Fn(redb::Error) -> JournalError {
-    move |source| JournalError::Io { doing, source: Box::new(source) }
-}
-
-fn write(
-    database: &Database,
-    change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
-) -> Result<(), redb::Error> {
-    let mut txn = database.begin_write()?;
-    txn.set_durability(Durability::Immediate).expect("a transaction without savepoints takes any durability");
-    change(&txn)?;
-    txn.commit()?;
-    Ok(())
-}
-
-fn apply(database: &Database, writes: &[Write]) -> Result<(), redb::Error> {
-    write(database, |txn| {
-        let mut meta = txn.open_table(META)?;
-        let mut entries = txn.open_table(ENTRIES)?;
-        let mut acked = txn.open_table(ACKED)?;
-        let mut events = txn.open_table(EVENTS)?;
-        let mut tickets = txn.open_table(TICKETS)?;
-        for write in writes {
-            match write {
-                Write::Entry(entry) => {
-                    let key = entry.command_id.uuid().as_u128();
-                    entries.insert(key, record::entry_to(entry).as_slice())?;
-                    acked.remove(key)?;
-                }
-                Write::ResultAcked(id) => {
-                    acked.insert(id.uuid().as_u128(), ())?;
-                }
-                Write::RemoveEntry(id) => {
-                    entries.remove(id.uuid().as_u128())?;
-                    acked.remove(id.uuid().as_u128())?;
-                }
-                Write::Event(event) => {
-                    events.insert(event.seq, record::event_to(event).as_slice())?;
-                    meta.insert(KEY_LAST, event.seq.to_be_bytes().as_slice())?;
-                }
-                Write::RemoveEvent(seq) => {
-                    events.remove(seq)?;
-                }
-                Write::EventsAcked(seq) => {
-                    meta.insert(KEY_ACKED, seq.to_be_bytes().as_slice())?;
-                    events.retain_in(..=*seq, |_, _| false)?;
-                }
-                Write::LastSeq(seq) => {
-                    meta.insert(KEY_LAST, seq.to_be_bytes().as_slice())?;
-                }
-                Write::Spec(spec) => {
-                    meta.insert(KEY_SPEC, record::spec_to(spec).as_slice())?;
-                }
-                Write::Marks(marks) => {
-                    meta.insert(KEY_MARKS, record::marks_to(*marks).as_slice())?;
-                }
-                Write::Ticket { id, until } => {
-                    tickets.insert(id.as_str(), until.micros())?;
-                }
-                Write::RemoveTicket(id) => {
-                    tickets.remove(id.as_str())?;
-                }
-            }
-        }
-        Ok(())
-    })
-}
-
-fn stored_id(database: &Database) -> Result<Option<JournalId>, JournalError> {
-    let read = || -> Result<Option<Vec<u8>>, redb::Error> {
-        let txn = database.begin_read()?;
-        let meta = match txn.open_table(META) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            other => other?,
-        };
-        Ok(meta.get(KEY_ID)?.map(|value| value.value().to_vec()))
-    };
-    let Some(bytes) = read().map_err(failed("read"))? else { return Ok(None) };
-    let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok());
-    id.map(Some).ok_or(JournalError::Corrupt { what: "journal id" })
-}
-
-fn number(bytes: Option<Vec<u8>>) -> Result<u64, JournalError> {
-    let Some(bytes) = bytes else { return Ok(0) };
-    let bytes: [u8; 8] = bytes.try_into().map_err(|_| JournalError::Corrupt { what: "counter" })?;
-    Ok(u64::from_be_bytes(bytes))
-}
-
-/// Rows as bytes, before anything is believed of them.
-#[derive(Default)]
-struct Raw {
-    meta: std::collections::BTreeMap<String, Vec<u8>>,
-    entries: Vec<(u128, Vec<u8>, bool)>,
-    events: Vec<(u64, Vec<u8>)>,
-    tickets: Vec<(String, i64)>,
-}
-
-fn read_all(database: &Database) -> Result<Raw, redb::Error> {
-    let txn = database.begin_read()?;
-    let mut raw = Raw::default();
-    for row in txn.open_table(META)?.iter()? {
-        let (key, value) = row?;
-        raw.meta.insert(key.value().to_owned(), value.value().to_vec());
-    }
-    let acked = txn.open_table(ACKED)?;
-    for row in txn.open_table(ENTRIES)?.iter()? {
-        let (key, value) = row?;
-        raw.entries.push((key.value(), value.value().to_vec(), acked.get(key.value())?.is_some()));
-    }
-    for row in txn.open_table(EVENTS)?.iter()? {
-        let (key, value) = row?;
-        raw.events.push((key.value(), value.value().to_vec()));
-    }
-    for row in txn.open_table(TICKETS)?.iter()? {
-        let (key, value) = row?;
-        raw.tickets.push((key.value().to_owned(), value.value()));
-    }
-    Ok(raw)
-}
-
-fn load(database: &Database) -> Result<Loaded, JournalError> {
-    let mut raw = read_all(database).map_err(failed("read"))?;
-    let mut loaded = Loaded {
-        marks: raw
-            .meta
-            .get(KEY_MARKS)
-            .map(|bytes| record::marks_from(bytes))
-            .transpose()?
-            .unwrap_or_default(),
-        acked_seq: number(raw.meta.remove(KEY_ACKED))?,
-        last_seq: number(raw.meta.remove(KEY_LAST))?,
-        spec: raw.meta.get(KEY_SPEC).map(|bytes| record::spec_from(bytes)).transpose()?,
-        tickets: raw.tickets.into_iter().map(|(id, until)| (id, Timestamp::from_micros(until))).collect(),
-        ..Loaded::default()
-    };
-    for (id, bytes, acked) in raw.entries {
-        let entry = record::entry_from(command_id(id), &bytes)?;
-        loaded.entries.push(LoadedEntry { entry, acked });
-    }
-    for (seq, bytes) in raw.events {
-        let event = record::event_from(seq, &bytes)?;
-        loaded.events.push(LoadedEvent { seq, class: event.class, bytes: event.report.len() });
-    }
-    Ok(loaded)
-}
-
-fn command_id(key: u128) -> CommandId {
-    CommandId::from_uuid(uuid::Uuid::from_u128(key))
 }
 
 impl Shared {
@@ -423,9 +248,7 @@ impl JournalStore for RedbJournal {
 
     fn entry(&self, id: CommandId) -> Result<Option<Entry>, JournalError> {
         let key = id.uuid().as_u128();
-        let bytes = self
-            .shared
-            .read(|txn| Ok(txn.open_table(ENTRIES)?.get(key)?.map(|value| value.value().to_vec())))?;
+        let bytes = self.shared.read(|txn| tables::record_at(txn, ENTRIES, key))?;
         bytes.map(|bytes| record::entry_from(id, &bytes)).transpose()
     }
 
@@ -435,79 +258,22 @@ impl JournalStore for RedbJournal {
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<StoredEvent>, JournalError> {
+        let keys = u128::from(seq) + 1..=u128::from(u64::MAX);
         let rows = self.shared.read(|txn| {
-            let mut rows: Vec<(u64, Vec<u8>)> = Vec::new();
-            let mut bytes = 0;
-            for row in txn.open_table(EVENTS)?.range(seq + 1..)?.take(limit) {
-                let (key, value) = row?;
-                bytes += value.value().len();
-                if bytes > bytes_max && !rows.is_empty() {
-                    break;
-                }
-                rows.push((key.value(), value.value().to_vec()));
-            }
-            Ok(rows)
+            tables::records(txn, EVENTS, keys.clone(), |found| {
+                let bytes: usize = found.iter().map(|(_, record)| record.len()).sum();
+                found.len() >= limit || (bytes >= bytes_max && !found.is_empty())
+            })
         })?;
-        rows.into_iter().map(|(seq, bytes)| record::event_from(seq, &bytes)).collect()
+        rows.into_iter()
+            .take(limit)
+            .map(|(key, bytes)| record::event_from(tables::sequence(key)?, &bytes))
+            .collect()
     }
 
     fn spec(&self) -> Result<Option<StoredSpec>, JournalError> {
-        let bytes = self
-            .shared
-            .read(|txn| Ok(txn.open_table(META)?.get(KEY_SPEC)?.map(|value| value.value().to_vec())))?;
+        let bytes = self.shared.read(|txn| tables::record_at(txn, SPEC, 0))?;
         bytes.map(|bytes| record::spec_from(&bytes)).transpose()
-    }
-}
-
-/// A file with a last guard against growing without bound; bytes are counted before, in the index.
-#[derive(Debug)]
-struct CappedFile {
-    file: FileBackend,
-    bytes_max: u64,
-}
-
-impl CappedFile {
-    fn new(file: File, bytes_max: u64) -> io::Result<Self> {
-        let file = FileBackend::new(file).map_err(io::Error::other)?;
-        Ok(Self { file, bytes_max })
-    }
-}
-
-impl StorageBackend for CappedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        if len > self.bytes_max {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "the journal reached its size limit"));
-        }
-        self.file.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write(offset, data)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.file.close()
-    }
-
-    // The lock is what keeps a second daemon out of the same data directory.
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.file.try_lock_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.file.unlock_range(start, end)
     }
 }
 

@@ -9,23 +9,21 @@ use wire::limits::RESULT_BYTES_MAX;
 use wire::proto::agent::{CommandUpdate, EventClass};
 
 use super::rules::{self, Settlement};
-use super::{Entry, Loaded, Marks, Stage, StoredEvent, StoredSpec, Write};
-
-/// What a row costs beside its body: keys, page slack, the record's envelope.
-const ROW_BYTES: usize = 128;
+use super::{Entry, Loaded, Marks, Stage, StoredEvent, StoredSpec, Write, cost};
 
 /// Bounds of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Counted before anything is written. The store copies pages on write and grows its file in steps, so the file is
-    /// allowed twice this.
+    /// Counted before anything is written.
     pub bytes_max: usize,
     pub events_max: usize,
 }
 
 impl Limits {
+    /// The store doubles its file when it grows, so half of the limit is all it is sure to get, and a quarter of that is
+    /// for the copies that a commit makes of what it replaces.
     pub fn for_file(file_bytes_max: u64, events_max: usize) -> Self {
-        Self { bytes_max: usize::try_from(file_bytes_max / 2).unwrap_or(usize::MAX), events_max }
+        Self { bytes_max: usize::try_from(file_bytes_max / 8 * 3).unwrap_or(usize::MAX), events_max }
     }
 }
 
@@ -121,7 +119,7 @@ impl Journal {
             under_way: 0,
             writes: Vec::new(),
         };
-        journal.bytes_used = journal.spec_bytes + journal.tickets.len() * ROW_BYTES;
+        journal.bytes_used = journal.spec_bytes + journal.tickets.len() * cost(0);
         for held in &loaded.entries {
             let head = head(&held.entry, held.acked);
             journal.bytes_used += head.bytes;
@@ -129,8 +127,8 @@ impl Journal {
         }
         for event in &loaded.events {
             journal.last_seq = journal.last_seq.max(event.seq);
-            journal.bytes_used += event.bytes + ROW_BYTES;
-            let bytes = event.bytes + ROW_BYTES;
+            let bytes = cost(event.bytes);
+            journal.bytes_used += bytes;
             journal.events.insert(event.seq, EventHead { class: event.class, bytes });
         }
         journal
@@ -193,7 +191,7 @@ impl Journal {
     /// Journals a command as accepted. Refused when its result might not fit, or when the event backlog is at its bound
     /// with nothing left to drop.
     pub fn accept(&mut self, id: CommandId, kind: &str, at: Timestamp) -> Result<(), Full> {
-        let reserved = (self.under_way + 1) * RESULT_BYTES_MAX;
+        let reserved = (self.under_way + 1) * cost(RESULT_BYTES_MAX);
         self.make_room(reserved);
         if self.bytes_used + reserved > self.limits.bytes_max || self.events.len() >= self.limits.events_max {
             return Err(Full);
@@ -260,14 +258,14 @@ impl Journal {
             self.tickets.iter().filter(|(_, until)| **until < now).map(|(id, _)| id.clone()).collect();
         for id in over {
             self.tickets.remove(&id);
-            self.bytes_used -= ROW_BYTES;
+            self.bytes_used -= cost(0);
             self.writes.push(Write::RemoveTicket(id));
         }
     }
 
     /// Journals a report and gives it the next number. A metric event that does not fit is dropped; others never are.
     pub fn append(&mut self, event: NewEvent, at: Timestamp) -> Option<u64> {
-        let bytes = event.report.len() + event.signature.len() + event.key_sha256.len() + ROW_BYTES;
+        let bytes = cost(event.report.len() + event.signature.len() + event.key_sha256.len());
         self.make_room(bytes);
         let full =
             self.bytes_used + bytes > self.limits.bytes_max || self.events.len() >= self.limits.events_max;
@@ -343,7 +341,7 @@ impl Journal {
             return false;
         }
         self.tickets.insert(id.to_owned(), until);
-        self.bytes_used += ROW_BYTES;
+        self.bytes_used += cost(0);
         self.writes.push(Write::Ticket { id: id.to_owned(), until });
         true
     }
@@ -362,10 +360,10 @@ fn head(entry: &Entry, acked: bool) -> Head {
         incarnation: entry.incarnation,
         at: entry.at,
         stage,
-        bytes: body + entry.kind.len() + ROW_BYTES,
+        bytes: cost(body + entry.kind.len()),
     }
 }
 
 fn spec_bytes(spec: &StoredSpec) -> usize {
-    spec.body.len() + spec.merged.len() + spec.signature.len() + ROW_BYTES
+    cost(spec.body.len() + spec.merged.len() + spec.signature.len())
 }

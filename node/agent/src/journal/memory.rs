@@ -92,7 +92,7 @@ impl JournalStore for MemoryJournal {
             events: content
                 .events
                 .values()
-                .map(|event| LoadedEvent { seq: event.seq, class: event.class, bytes: event.report.len() })
+                .map(|event| LoadedEvent { seq: event.seq, class: event.class, bytes: event.bytes() })
                 .collect(),
             spec: content.spec.clone(),
             tickets: content.tickets.iter().map(|(id, until)| (id.clone(), *until)).collect(),
