@@ -9,7 +9,7 @@
 
 use std::time::SystemTime;
 
-use model::ErrorCode;
+use model::{AuditId, ErrorCode, TenantId};
 use serde_json::{Map, Value, json};
 use store::{Op, Store, StoreError, Tx};
 use uuid::Uuid;
@@ -119,5 +119,19 @@ async fn upsert(
         ],
     )
     .await?;
+    Ok(())
+}
+
+/// An entry of the system itself, like the making of the first administrator, in the transaction of what it did.
+pub async fn write_system(
+    tx: &mut Tx<'_>,
+    audit_id: AuditId,
+    tenant_id: Option<TenantId>,
+    action: &str,
+    resource: &str,
+    detail: Value,
+) -> Result<(), StoreError> {
+    let tenant_id = tenant_id.map(TenantId::uuid);
+    tx.execute(&sql::AUDIT_SYSTEM, &[&audit_id.uuid(), &tenant_id, &action, &resource, &detail]).await?;
     Ok(())
 }

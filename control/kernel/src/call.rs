@@ -45,6 +45,8 @@ pub struct Call {
     pub source_ip: IpAddr,
     /// The database's time when the call began.
     pub now: Timestamp,
+    /// The version of users, policies and bindings when the caller was looked up; decisions of the call are made by it.
+    pub iam_version: Option<i64>,
     pub(crate) authorization: Arc<dyn AuthorizationPort>,
     pub(crate) decided: Mutex<Vec<Decided>>,
     /// What the call touched, for the audit entry: `reservation/rsv_…`.
@@ -70,11 +72,17 @@ impl Call {
             principal,
             source_ip,
             now,
+            iam_version: None,
             authorization,
             decided: Mutex::default(),
             subject: Mutex::default(),
             written: Mutex::default(),
         }
+    }
+
+    pub fn with_iam_version(mut self, version: Option<i64>) -> Self {
+        self.iam_version = version;
+        self
     }
 
     /// [`Store::tx`] that writes the call's audit entry in the same transaction, so that what a call changed and the fact
@@ -111,14 +119,53 @@ impl Call {
         if verdict.allowed {
             return Ok(());
         }
-        Err(ApiError::new(
-            ErrorCode::AccessDenied,
-            format!("{} may not {action} on {}", self.principal.name, resource.name),
-        )
-        .detail("action", action)
-        .detail("resource", resource.name.clone())
-        .detail("decidedBy", verdict.by)
-        .into())
+        Err(self.denied(action, resource, verdict).into())
+    }
+
+    /// Like [`require`](Self::require), for a kind of thing in a tenant that the caller named: one who may not see the
+    /// tenant is told that it is not there.
+    pub async fn require_in(&self, action: &str, resource: &Resource) -> Result<(), Fault> {
+        let verdict = self.decide(action, resource).await?;
+        if verdict.allowed {
+            return Ok(());
+        }
+        let tenant_id = resource.tenant_id;
+        if tenant_id == self.principal.tenant_id {
+            return Err(self.denied(action, resource, verdict).into());
+        }
+        let tenant = Resource::one("compute-tenant", tenant_id, tenant_id);
+        if self.decide("compute:tenants:get", &tenant).await?.allowed {
+            return Err(self.denied(action, resource, verdict).into());
+        }
+        Err(ApiError::not_found("tenant", tenant_id).into())
+    }
+
+    /// Like [`require_visible`](Self::require_visible), for an action that changes a thing: one who may see the thing, by
+    /// the action `see`, is told ACCESS_DENIED and why.
+    pub async fn require_on(
+        &self,
+        action: &str,
+        see: &str,
+        resource: &Resource,
+        kind: &str,
+        id: impl std::fmt::Display,
+    ) -> Result<(), Fault> {
+        let verdict = self.decide(action, resource).await?;
+        if verdict.allowed {
+            return Ok(());
+        }
+        if self.decide(see, resource).await?.allowed {
+            return Err(self.denied(action, resource, verdict).into());
+        }
+        Err(ApiError::not_found(kind, id).into())
+    }
+
+    fn denied(&self, action: &str, resource: &Resource, verdict: Verdict) -> ApiError {
+        let message = format!("{} may not {action} on {}", self.principal.name, resource.name);
+        ApiError::new(ErrorCode::AccessDenied, message)
+            .detail("action", action)
+            .detail("resource", resource.name.clone())
+            .detail("decidedBy", verdict.by)
     }
 
     /// Like [`require`](Self::require), for something that is there: one who may not see it is told that it is not.

@@ -12,7 +12,7 @@ use model::{EventId, TenantId};
 use serde_json::Value;
 use store::{StoreError, Tx};
 
-pub use read::EventReader;
+pub use read::{EventReader, RESOURCE, kind_matches};
 pub use store::outbox::StoredEvent;
 
 macro_rules! events {

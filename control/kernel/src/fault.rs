@@ -62,6 +62,16 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// Tells the caller when a unique constraint refused, like a name that is taken.
+    pub fn on_unique(self, constraint: &str, refusal: impl FnOnce() -> ApiError) -> Self {
+        match &self {
+            Fault::Store(err) if err.is_unique(constraint) => Fault::Refused(refusal()),
+            Fault::Store(_) | Fault::Refused(_) | Fault::Internal { .. } => self,
+        }
+    }
+}
+
 impl From<ApiError> for Fault {
     fn from(error: ApiError) -> Self {
         Fault::Refused(error)

@@ -121,6 +121,11 @@ impl Key {
     }
 }
 
+/// The id of what an earlier call made.
+pub fn made<I: model::Id>(resource: &str) -> Result<I, Fault> {
+    resource.parse().doing("read the resource of an idempotency key")
+}
+
 const OP_IDEMPOTENCY_PRUNE: Op = Op::new("idempotency_prune");
 
 /// Forgets keys older than [`KEPT`], a thousand at a time; returns how many went.

@@ -14,6 +14,7 @@ pub mod ports;
 pub mod audit;
 pub mod events;
 pub mod idempotency;
+pub mod page;
 pub mod pipeline;
 pub mod run;
 pub mod wait;

@@ -28,7 +28,7 @@ pub use table::TableError;
 use crate::call::Call;
 use crate::fault::{ApiError, Fault};
 use crate::module::Module;
-use crate::ports::iam::{AuthenticationPort, AuthorizationPort};
+use crate::ports::iam::{AuthenticationPort, AuthorizationPort, Identity};
 use crate::rate::{Buckets, Rate};
 use crate::{audit, json};
 use table::{Entry, Table};
@@ -158,7 +158,25 @@ impl Pipeline {
         };
         let calls = self.calls.take(identity.principal.token_id, now);
         calls.map_err(|wait| limited("too many calls with this token", wait))?;
-        Ok(Arc::new(Call::new(
+        Ok(self.new_call(method, identity, source_ip, request_id))
+    }
+
+    /// Looks the caller of a long call up again, which may be revoked by now. Takes nothing from the rate.
+    pub async fn again(&self, call: &Call, bearer: &str) -> Result<Arc<Call>, ApiError> {
+        match self.authentication.authenticate(bearer).await {
+            Ok(identity) => Ok(self.new_call(call.method, identity, call.source_ip, call.request_id)),
+            Err(fault) => Err(self.told(fault, call.method, call.request_id)),
+        }
+    }
+
+    fn new_call(
+        &self,
+        method: &'static str,
+        identity: Identity,
+        source_ip: IpAddr,
+        request_id: RequestId,
+    ) -> Arc<Call> {
+        let call = Call::new(
             request_id,
             self.rng.id(identity.now),
             method,
@@ -166,7 +184,8 @@ impl Pipeline {
             source_ip,
             identity.now,
             self.authorization.clone(),
-        )))
+        );
+        Arc::new(call.with_iam_version(identity.iam_version))
     }
 
     async fn run(
@@ -241,7 +260,7 @@ impl Pipeline {
     }
 
     /// What the caller is told of a fault. Its cause goes to the log, here and nowhere else.
-    fn told(&self, fault: Fault, method: &'static str, request_id: RequestId) -> ApiError {
+    pub fn told(&self, fault: Fault, method: &'static str, request_id: RequestId) -> ApiError {
         let error = match &fault {
             Fault::Refused(error) => return error.clone(),
             Fault::Store(err) => match err.kind() {

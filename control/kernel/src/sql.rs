@@ -15,6 +15,12 @@ pub(crate) const AUDIT_UPSERT: Sql = sql(
        outcome = excluded.outcome, detail = audit.detail || excluded.detail",
 );
 
+pub(crate) const AUDIT_SYSTEM: Sql = sql(
+    "audit_system",
+    "INSERT INTO audit (audit_id, tenant_id, principal, action, resource, decision, outcome, detail)
+     VALUES ($1, $2, 'system', $3, $4, 'allowed', 'ok', $5)",
+);
+
 pub(crate) const IDEMPOTENCY_INSERT: Sql = sql(
     "idempotency_insert",
     "INSERT INTO idempotency (tenant_id, user_id, key, method, request_sha256, resource)
@@ -47,6 +53,7 @@ pub(crate) const MAY_ACT: Sql = sql("may_act", "SELECT NOT observe_only AS may_a
 #[cfg(test)]
 pub(crate) const ALL: &[Sql] = &[
     AUDIT_UPSERT,
+    AUDIT_SYSTEM,
     IDEMPOTENCY_INSERT,
     IDEMPOTENCY_GET,
     IDEMPOTENCY_DELETE,

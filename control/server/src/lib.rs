@@ -1,1 +1,82 @@
-//! server
+//! The HTTP front: routes from the method table, the event stream, health and metrics.
+//!
+//! ```text
+//! accept -> TLS -> client's address -> route -> kernel::Pipeline -> JSON
+//!                                        +----> event stream
+//! ```
+//!
+//! Nothing here knows a resource. What a request means, and whether it may, is the pipeline's.
+
+mod address;
+mod answer;
+mod health;
+mod metrics;
+mod routes;
+mod serve;
+mod stream;
+mod tail;
+mod tls;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Pipeline;
+use kernel::events::EventReader;
+use kernel::run::Running;
+use serde_json::Value;
+
+pub use address::{Cidr, CidrError};
+pub use serve::{Server, ServerError};
+pub use tls::{TlsError, TlsFiles};
+
+/// How the API is reached.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    pub listen: SocketAddr,
+    /// Terminates TLS here. The files are read again when they change.
+    pub tls: Option<TlsFiles>,
+    /// Proxies whose `X-Forwarded-For` is believed. They terminate TLS where `tls` is absent.
+    pub trusted_proxies: Vec<Cidr>,
+    /// Who may read `/metrics`, beside the machine itself.
+    pub metrics_from: Vec<Cidr>,
+    /// How long one call may take. Above the longest `wait`, 30 s.
+    pub deadline: Duration,
+    /// What `/.well-known/better-compute` answers: the gateway's address and the pins a machine joins with.
+    pub discovery: Value,
+}
+
+impl ServerConfig {
+    /// Plain HTTP on this address, which must be of the loopback interface.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            tls: None,
+            trusted_proxies: Vec::new(),
+            metrics_from: Vec::new(),
+            deadline: Duration::from_secs(40),
+            discovery: Value::Object(serde_json::Map::new()),
+        }
+    }
+
+    /// TLS with this certificate chain and key, both PEM.
+    pub fn with_tls(mut self, certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.tls = Some(TlsFiles { certificates: certificates.into(), key: key.into() });
+        self
+    }
+}
+
+/// What every request is served from.
+struct Shared {
+    pipeline: Arc<Pipeline>,
+    running: Running,
+    reader: EventReader,
+    tail: tail::Tail,
+    health: health::Health,
+    metrics: metrics::Metrics,
+    config: ServerConfig,
+    openapi: bytes::Bytes,
+    discovery: bytes::Bytes,
+    streams: Arc<tokio::sync::Semaphore>,
+}

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{EventKind, reference};
+use super::{EventKind, kind_matches, reference};
 
 #[test]
 fn the_reference_page_is_the_table() {
@@ -27,4 +27,13 @@ fn names_are_unique_and_well_formed() {
         assert_eq!(EventKind::parse(name), Some(*kind));
     }
     assert_eq!(EventKind::parse("reservation"), None);
+}
+
+#[test]
+fn a_group_of_kinds_ends_at_a_dot() {
+    assert!(kind_matches("reservation.placed", "reservation.placed"));
+    assert!(kind_matches("iam.user.created", "iam.user"));
+    assert!(kind_matches("iam.user.created", "iam."));
+    assert!(!kind_matches("node.report-failed", "node.report"));
+    assert!(!kind_matches("node.ready", "node.ready.x"));
 }

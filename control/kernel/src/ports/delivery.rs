@@ -18,6 +18,13 @@ pub struct GatewayLease {
     pub epoch: u64,
 }
 
+/// A lease just taken, and what the database's clock said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registered {
+    pub lease: GatewayLease,
+    pub server_time: Timestamp,
+}
+
 /// One node's session on one gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionKey {
@@ -81,7 +88,7 @@ pub enum SessionRefused {
     Ahead,
     /// The node once said so and could not prove it.
     Quarantined,
-    /// The deployment observes only.
+    /// It holds newer intent than the database, and that is known already: the deployment observes only.
     ObserveOnly,
 }
 
@@ -90,6 +97,8 @@ pub struct SessionOpened {
     pub session_epoch: u64,
     pub deployment_epoch: u64,
     pub server_time: Timestamp,
+    /// The newest spec to deliver; 0 when there is none, or when nothing is to be sent to this node.
+    pub generation: u64,
     /// For the journal the Hello named; 0 for a new one.
     pub acked_event_seq: u64,
     /// Sections whose stored hash differs from the Hello's.
@@ -234,10 +243,10 @@ pub trait DeliveryStore: Send + Sync + 'static {
         gateway_id: GatewayId,
         address: &'a str,
         ttl: Duration,
-    ) -> Delivered<'a, GatewayLease>;
+    ) -> Delivered<'a, Registered>;
 
-    /// Keeps the lease for another `ttl`; [`DeliveryError::LeaseLost`] when it ran out.
-    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, ()>;
+    /// Keeps the lease for another `ttl` and tells the database's time; [`DeliveryError::LeaseLost`] when it ran out.
+    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, Timestamp>;
 
     /// Ends the lease and closes the gateway's sessions.
     fn deregister<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, ()>;
@@ -251,12 +260,15 @@ pub trait DeliveryStore: Send + Sync + 'static {
 
     fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()>;
 
-    /// One statement for all. Answers the sessions that are no longer this gateway's, and those whose node or certificate was revoked.
-    fn heartbeats<'a>(&'a self, lease: GatewayLease, sessions: Vec<SessionKey>)
-    -> Delivered<'a, Vec<NodeId>>;
+    /// One statement for all. Answers the sessions that are no longer this gateway's.
+    fn heartbeats<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<SessionKey>>;
 
-    /// Sessions of this gateway to end now, since their node or certificate was revoked or another gateway has them.
-    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(NodeId, SessionEnd)>>;
+    /// Open sessions of this gateway to end now, since their node or certificate was revoked.
+    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(SessionKey, SessionEnd)>>;
 
     /// Marks pending commands as sent on these sessions, at most as many of a lane as it has credits, and in order: returns them for sending. Those that
     /// must not be sent (a requested cancel, a body for another node) are settled instead.

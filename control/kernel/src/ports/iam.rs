@@ -65,6 +65,8 @@ pub struct Identity {
     pub principal: Principal,
     /// The database's time of the look-up.
     pub now: Timestamp,
+    /// What [`Call::iam_version`] becomes.
+    pub iam_version: Option<i64>,
 }
 
 pub trait AuthenticationPort: Send + Sync + 'static {

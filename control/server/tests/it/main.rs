@@ -1,0 +1,6 @@
+//! The API over HTTP, on a real database.
+
+mod front;
+mod streams;
+mod tls;
+mod world;
