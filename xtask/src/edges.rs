@@ -46,7 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("hw", &["model", "kit", "wire"]),
     ("agent", &["model", "kit", "wire", "pki"]),
     ("handlers", &["model", "kit", "wire", "pki", "agent", "hw"]),
-    ("client", &["model", "api"]),
+    ("client", &["model", "kit", "api"]),
     ("testkit", &["model", "kit", "store"]),
 ];
 /// Composition roots and tests put everything together.

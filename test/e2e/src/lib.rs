@@ -1,1 +1,4 @@
-//! e2e
+//! End-to-end tests on real processes: the programs as a person starts them, a real PostgreSQL, real TLS.
+
+pub mod dev;
+pub mod program;

@@ -1,0 +1,207 @@
+//! Puts a control plane together: the modules over one store, in the roles that this process has.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use capacity::Capacity;
+use fleet::{Fleet, FleetKeys, PgDelivery};
+use gateway::{Gateway, GatewayConfig};
+use iam::{Authorizer, Iam};
+use kernel::run::{Running, run_passes, run_queues, run_relay};
+use kernel::{CallLimits, Pipeline};
+use kit::{Clock, Rng, Supervisor, TaskKind};
+use ledger::Ledger;
+use model::{GatewayId, Id};
+use pki::OsEntropy;
+use server::{Server, ServerConfig};
+use store::Store;
+use store::restore::{self, RestoreVerdict};
+
+use crate::keys::KeyFolder;
+
+/// How often the database is held against the record kept outside it.
+const RESTORE_CHECK_PERIOD: Duration = Duration::from_secs(30);
+/// Keys of one queue handled at once in one process.
+const QUEUE_CONCURRENCY: usize = 8;
+const RESTORE_CHECK: TaskKind = TaskKind::isolated("restore_check");
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    pub api: bool,
+    pub gateway: bool,
+    pub worker: bool,
+    pub scheduler: bool,
+}
+
+impl Roles {
+    pub const ALL: Roles = Roles { api: true, gateway: true, worker: true, scheduler: true };
+
+    /// Signs intent: needs the worker keys.
+    fn signs(self) -> bool {
+        self.api || self.worker || self.scheduler
+    }
+}
+
+pub struct PlaneConfig {
+    pub roles: Roles,
+    /// As the owner of the schema, or as a member of its roles.
+    pub store: Store,
+    /// For the gateway's half, under its narrow role.
+    pub gateway_store: Store,
+    pub keys: KeyFolder,
+    /// Where the record of the database is kept, outside of it.
+    pub record_dir: PathBuf,
+    pub api: ServerConfig,
+    pub gateway_listen: SocketAddr,
+    /// What machines dial; made from the address it listens on when absent.
+    pub gateway_url: Option<String>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+}
+
+/// What runs.
+pub struct Plane {
+    pub api: Option<String>,
+    pub gateway: Option<SocketAddr>,
+    pub gateway_url: Option<String>,
+}
+
+/// Starts the roles under `supervisor`, and returns when they take work.
+pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<Plane> {
+    let store = config.store.clone();
+    watch_record(&config, supervisor).await?;
+    let gateway = match config.roles.gateway {
+        true => Some(start_gateway(&config, supervisor).await?),
+        false => None,
+    };
+    let gateway_url = config.gateway_url.clone().or_else(|| gateway.map(|address| format!("https://{address}")));
+    if !config.roles.signs() {
+        return Ok(Plane { api: None, gateway, gateway_url });
+    }
+    let keys: FleetKeys = config.keys.worker().context("the worker keys")?;
+    let capacity = Capacity::new(store.clone(), config.clock.clone(), config.rng.clone());
+    let fleet = Fleet::new(
+        store.clone(),
+        Some(keys),
+        vec![capacity.spec_contributor()],
+        vec![capacity.node_observer()],
+        config.clock.clone(),
+        config.rng.clone(),
+    );
+    fleet.publish_trust().await.map_err(fault).context("publish the trust bundle")?;
+    let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
+    let ledger = Ledger::new(store.clone());
+    let running = Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
+    let methods =
+        vec![iam::module(&iam), ledger::module(&ledger), fleet::methods::module(&fleet), capacity::module(&capacity)];
+    if config.roles.worker || config.roles.scheduler {
+        let mut loops = methods_loops(&methods);
+        let workers = [fleet::methods::worker(&fleet), capacity::worker(&capacity)];
+        for module in &workers {
+            loops.0.extend(module.queues.iter().cloned());
+            loops.1.extend(module.passes.iter().cloned());
+        }
+        run_queues(&running, &loops.0, QUEUE_CONCURRENCY);
+        run_passes(&running, &loops.1);
+        run_relay(&running);
+    }
+    let api = match config.roles.api {
+        false => None,
+        true => {
+            let pipeline = Pipeline::new(
+                &methods,
+                iam.clone(),
+                Authorizer::new(store.clone()),
+                store.clone(),
+                config.clock.clone(),
+                config.rng.clone(),
+                CallLimits::default(),
+            )?;
+            let mut api = config.api.clone();
+            api.discovery = discovery(&config.keys, gateway_url.as_deref())?;
+            Some(Server::start(api, Arc::new(pipeline), running).await?.url())
+        }
+    };
+    Ok(Plane { api, gateway, gateway_url })
+}
+
+type Loops = (Vec<Arc<dyn kernel::QueueHandler>>, Vec<Arc<dyn kernel::Pass>>);
+
+/// Queues and passes that came with the modules that serve methods.
+fn methods_loops(modules: &[kernel::Module]) -> Loops {
+    let queues = modules.iter().flat_map(|module| module.queues.iter().cloned()).collect();
+    let passes = modules.iter().flat_map(|module| module.passes.iter().cloned()).collect();
+    (queues, passes)
+}
+
+async fn start_gateway(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<SocketAddr> {
+    let store = config.gateway_store.clone();
+    let delivery = PgDelivery::new(store, config.clock.clone(), config.rng.clone());
+    let gateway_id = GatewayId::from_uuid(config.rng.id::<GatewayId>(config.clock.now()).uuid());
+    let gateway = Gateway::start(
+        GatewayConfig {
+            gateway_id,
+            listen: config.gateway_listen,
+            identity: config.keys.gateway().context("the gateway's certificate")?,
+            node_cas: config.keys.node_cas()?,
+            trust_domain: config.keys.trust_domain()?,
+        },
+        Arc::new(delivery),
+        config.clock.clone(),
+        config.rng.clone(),
+        supervisor,
+    )
+    .await?;
+    Ok(gateway.address())
+}
+
+/// What a machine reads before it joins. Its pins are checked against those it was given by another way.
+fn discovery(keys: &KeyFolder, gateway_url: Option<&str>) -> anyhow::Result<serde_json::Value> {
+    let pins = keys.public_pins()?;
+    Ok(serde_json::json!({
+        "gateway": { "url": gateway_url, "serverName": keys.deployment.gateway_names.first() },
+        "join": { "encryptionJwk": pins.join_encryption_jwk },
+        "pins": {
+            "servingCa": [pins.serving_ca_pin],
+            "joinSigning": [pins.join_signing_pin],
+            "joinEncryption": pins.join_encryption_pin,
+        },
+    }))
+}
+
+/// Compares at the start, before anything acts, and then by period.
+async fn watch_record(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<()> {
+    if !config.roles.signs() {
+        return Ok(());
+    }
+    let (store, dir) = (config.store.clone(), config.record_dir.clone());
+    if let RestoreVerdict::Suspected { why } = restore::check(&store, &dir).await? {
+        eprintln!("observe-only: {why}");
+        eprintln!("  if this database is the right one: better-compute system confirm-restore");
+    }
+    let clock = config.clock.clone();
+    supervisor.spawn(RESTORE_CHECK, move |cancel| async move {
+        loop {
+            // Cancel-safe: nothing is half done between two checks.
+            tokio::select! {
+                () = cancel.cancelled() => return Ok::<(), std::convert::Infallible>(()),
+                () = clock.sleep(RESTORE_CHECK_PERIOD) => {}
+            }
+            if let Err(err) = restore::check(&store, &dir).await {
+                tracing::warn!(err = kit::chain(&err), "cannot compare the database with its record");
+            }
+        }
+    });
+    Ok(())
+}
+
+/// A module's fault, whose external half is a text of its own.
+pub fn fault(fault: kernel::Fault) -> anyhow::Error {
+    match fault {
+        kernel::Fault::Refused(error) => anyhow::anyhow!("{} ({})", error.message, error.code.name()),
+        other => anyhow::Error::new(other),
+    }
+}

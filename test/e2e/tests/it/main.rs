@@ -1,0 +1,3 @@
+//! One binary for all end-to-end tests.
+
+mod quickstart;
