@@ -374,6 +374,3 @@ fn read(command: &Command, node_id: &str) -> Read {
         Err(err) => Read::Unreadable(err),
     }
 }
-
-#[cfg(test)]
-mod tests;

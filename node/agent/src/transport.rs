@@ -265,3 +265,6 @@ impl Link for GrpcLink {
         within(self.clock.as_ref(), CALL_TIMEOUT, "renew the certificate", call)
     }
 }
+
+#[cfg(test)]
+mod tests;

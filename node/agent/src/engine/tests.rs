@@ -1,1 +1,4 @@
-
+mod crash;
+mod frames;
+mod rig;
+mod scenario;

@@ -1,0 +1,221 @@
+//! An engine with its journal, driven step by step, and a gateway in a few lines.
+
+use std::sync::Arc;
+
+use kit::SeededRng;
+use prost::Message;
+use wire::proto::agent::gateway_frame::Frame as GatewayFrameKind;
+use wire::proto::agent::node_frame::Frame;
+use wire::proto::agent::{CommandUpdate, Hello, NodeFrame, Welcome};
+
+use crate::engine::*;
+use crate::hardware::NoHardware;
+use crate::identity::Identity;
+use crate::journal::{JournalStore, MemoryJournal};
+use crate::testing::{Deployment, at, incarnation, journal_id};
+
+pub const NODE: u128 = 5;
+
+pub struct Rig {
+    pub deployment: Arc<Deployment>,
+    pub identity: Identity,
+    pub store: Arc<MemoryJournal>,
+    pub engine: Engine,
+    pub boot: String,
+    pub seconds: u64,
+    pub sent: Vec<NodeFrame>,
+    /// Effects other than sends, since they were last looked at.
+    pub effects: Vec<Effect>,
+    pub validators: Vec<Validator>,
+    pub limits: Limits,
+    process: u128,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        let deployment = Arc::new(Deployment::new(1));
+        let identity = deployment.identity(NODE);
+        let store = Arc::new(MemoryJournal::new(journal_id(1)));
+        let engine = engine(&identity, &store, "boot-1", 1, &[], Limits::default(), 0);
+        Self {
+            deployment,
+            identity,
+            store,
+            engine,
+            boot: "boot-1".into(),
+            seconds: 0,
+            sent: Vec::new(),
+            effects: Vec::new(),
+            validators: Vec::new(),
+            limits: Limits::default(),
+            process: 1,
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        Now { monotonic: Duration::from_secs(self.seconds), wall: at(self.seconds) }
+    }
+
+    /// The next process over the same journal and identity; what the last one had in memory is gone.
+    pub fn restart(&mut self) {
+        self.process += 1;
+        self.engine = engine(
+            &self.identity,
+            &self.store,
+            &self.boot,
+            self.process,
+            &self.validators,
+            self.limits,
+            self.seconds,
+        );
+        self.effects.clear();
+        self.sent.clear();
+    }
+
+    /// One step: decide, make durable, collect effects.
+    pub fn step(&mut self, input: Input) {
+        self.engine.handle(input, self.now());
+        self.commit();
+        self.act();
+    }
+
+    /// The first half of a step's end. A crash may come right after.
+    pub fn commit(&mut self) -> bool {
+        let writes = self.engine.take_writes();
+        let any = !writes.is_empty();
+        futures::FutureExt::now_or_never(self.store.commit(writes)).expect("memory commits at once").unwrap();
+        any
+    }
+
+    /// The second half.
+    pub fn act(&mut self) {
+        for effect in self.engine.take_effects() {
+            match effect {
+                Effect::Send(outgoing) => {
+                    let now = self.engine.server_time(self.now());
+                    let frames = render(outgoing, self.store.as_ref(), &NoHardware, now).unwrap();
+                    self.sent.extend(frames);
+                }
+                Effect::StoreMarks(marks) => self.identity.marks = self.identity.marks.max(marks),
+                other => self.effects.push(other),
+            }
+        }
+    }
+
+    pub fn tick_to(&mut self, seconds: u64) {
+        self.seconds = seconds;
+        self.step(Input::Tick);
+    }
+
+    pub fn frame(&mut self, frame: GatewayFrameKind) {
+        self.step(Input::Frame(Box::new(GatewayFrame { frame: Some(frame) })));
+    }
+
+    /// Dials and greets, up to the Hello.
+    pub fn greet(&mut self) -> Hello {
+        self.step(Input::Tick);
+        self.step(Input::Connected);
+        let hello = self.take_sent().into_iter().find_map(|frame| match frame.frame {
+            Some(Frame::Hello(hello)) => Some(hello),
+            _ => None,
+        });
+        hello.expect("an engine that is connected says Hello")
+    }
+
+    pub fn welcome(&self) -> Welcome {
+        Welcome {
+            protocol: 1,
+            session_epoch: 3,
+            deployment_epoch: 1,
+            server_time_ms: crate::testing::at_ms(self.seconds),
+            journal_id: self.store.id().to_string(),
+            heartbeat_interval_ms: 10_000,
+            ..Welcome::default()
+        }
+    }
+
+    /// An open session. Gives back the Hello.
+    pub fn open(&mut self) -> Hello {
+        let hello = self.greet();
+        let welcome = self.welcome();
+        self.frame(GatewayFrameKind::Welcome(welcome));
+        hello
+    }
+
+    pub fn take_sent(&mut self) -> Vec<NodeFrame> {
+        std::mem::take(&mut self.sent)
+    }
+
+    /// Command updates among what was sent, as `(state, reason)`.
+    pub fn take_updates(&mut self) -> Vec<CommandUpdate> {
+        self.take_sent()
+            .into_iter()
+            .filter_map(|frame| match frame.frame {
+                Some(Frame::CommandUpdate(update)) => Some(update),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub fn take_runs(&mut self) -> Vec<CommandId> {
+        let (runs, rest) = std::mem::take(&mut self.effects)
+            .into_iter()
+            .partition(|effect| matches!(effect, Effect::Run { .. }));
+        self.effects = rest;
+        let runs: Vec<Effect> = runs;
+        runs.into_iter()
+            .map(|effect| match effect {
+                Effect::Run { id, .. } => id,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+}
+
+fn engine(
+    identity: &Identity,
+    store: &MemoryJournal,
+    boot: &str,
+    process: u128,
+    validators: &[Validator],
+    limits: Limits,
+    seconds: u64,
+) -> Engine {
+    let parts = EngineParts {
+        node: Node {
+            node_id: identity.node_id,
+            site_id: identity.site_id,
+            role: identity.role,
+            boot_id: boot.to_owned(),
+            agent_version: "1.0.0".into(),
+            capabilities: vec!["devices.limits".into()],
+        },
+        key: identity.key.clone(),
+        certificate_ends: identity.not_after,
+        trust: identity.trust.clone(),
+        marks: identity.marks,
+        journal_id: store.id(),
+        incarnation: incarnation(process),
+        limits,
+        loaded: store.load().unwrap(),
+        handled: CommandKind::ALL.to_vec(),
+        validators: validators.to_vec(),
+        rng: Arc::new(SeededRng::new(u64::try_from(process).unwrap())),
+    };
+    Engine::new(parts, Now { monotonic: Duration::from_secs(seconds), wall: at(seconds) })
+}
+
+/// States of updates, for short assertions.
+pub fn states(updates: &[CommandUpdate]) -> Vec<wire::proto::agent::CommandState> {
+    updates.iter().map(CommandUpdate::state).collect()
+}
+
+/// A result of the shape `inventory.refresh` has.
+pub fn refreshed() -> Outcome {
+    Outcome::Succeeded(wire::proto::agent::command_result::Result::InventoryRefresh(Default::default()))
+}
+
+/// The encoded form of any message.
+pub fn bytes(message: &impl Message) -> Vec<u8> {
+    message.encode_to_vec()
+}
