@@ -35,4 +35,6 @@ pub fn decode<M: Message + Default>(what: &'static str, bytes: &[u8], max: usize
 }
 
 #[cfg(test)]
+mod baseline;
+#[cfg(test)]
 mod tests;
