@@ -1,5 +1,6 @@
 //! Commands: made, signed and queued here; sent and settled by gateways; swept by time.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kernel::module::{Pass, PassOutcome};
@@ -17,6 +18,8 @@ use crate::{DELIVERY_CHANNEL, OBSERVE_QUEUE, sql};
 
 const SWEEP: Op = Op::new("commands_sweep");
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
+/// More than a person queues for one node, and few enough that a gateway reads them in one look.
+const WAITING_MAX: i64 = 256;
 
 /// What is asked of a node.
 #[derive(Debug, Clone)]
@@ -34,12 +37,24 @@ pub struct NewCommand {
 }
 
 impl Fleet {
-    /// Signs and stores a command; it leaves when the transaction commits.
-    pub async fn enqueue(&self, tx: &mut Tx<'_>, command: NewCommand) -> Result<CommandId, Fault> {
-        let keys = self.keys()?;
+    /// Signs and stores a command under an id that the caller made; it leaves when the transaction commits. INVALID_STATE when
+    /// the node has more waiting than it could work off.
+    pub async fn enqueue(
+        &self,
+        tx: &mut Tx<'_>,
+        command_id: CommandId,
+        command: NewCommand,
+    ) -> Result<(), Fault> {
         let kind = wire::command::payload_kind(&command.payload);
         let policy = kind.policy();
-        let command_id: CommandId = self.id();
+        let waiting = tx.query_one(&sql::COMMANDS_WAITING, &[&command.node_id.uuid(), &WAITING_MAX]).await?;
+        if waiting.get::<_, i64>("waiting") >= WAITING_MAX {
+            let message = format!(
+                "node {} has {WAITING_MAX} commands waiting: let it take some, or cancel some",
+                command.node_id
+            );
+            return Err(ApiError::invalid_state(message).into());
+        }
         let now = tx.now().await?;
         let not_after = now.saturating_add(command.valid_for);
         let epoch = tx.query_one(&sql::DEPLOYMENT, &[]).await?.get::<_, i64>("epoch");
@@ -59,7 +74,7 @@ impl Fleet {
         if body.len() > wire::limits::COMMAND_BODY_BYTES_MAX {
             return Err(ApiError::invalid("", "the command is larger than 1 MiB").into());
         }
-        let signature = keys.sign(Purpose::Command, &body);
+        let signature = self.sign(Purpose::Command, &body, now)?;
         let timeout_at = not_after.saturating_add(policy.timeout);
         tx.execute(
             &sql::COMMAND_INSERT,
@@ -80,20 +95,21 @@ impl Fleet {
         )
         .await?;
         tx.notify(DELIVERY_CHANNEL, node_key(command.node_id));
-        Ok(command_id)
+        Ok(())
     }
 
-    async fn sweep(&self) -> Result<PassOutcome, Fault> {
+    /// One look at every open command's time.
+    pub async fn sweep(&self) -> Result<PassOutcome, Fault> {
         let swept: usize = self
             .store()
             .tx(SWEEP, |tx| {
                 Box::pin(async move {
                     let mut rows = tx.query(&sql::COMMANDS_EXPIRE, &[]).await?;
                     rows.extend(tx.query(&sql::COMMANDS_TIME_OUT, &[]).await?);
-                    for row in &rows {
-                        let node_id: NodeId = row.id("node_id");
-                        kernel::module::wake(tx, OBSERVE_QUEUE, &node_key(node_id)).await?;
-                    }
+                    let nodes: BTreeSet<String> =
+                        rows.iter().map(|row| node_key(row.id::<NodeId>("node_id"))).collect();
+                    let keys: Vec<String> = nodes.into_iter().collect();
+                    store::work::enqueue_all(tx, kernel::module::queue(OBSERVE_QUEUE), &keys).await?;
                     Ok::<_, Fault>(rows.len())
                 })
             })

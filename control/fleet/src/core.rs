@@ -6,7 +6,8 @@ use kernel::Fault;
 use kernel::events::{self, EventKind};
 use kernel::ports::node::{NodeObserver, SpecContributor};
 use kit::{Clock, Rng};
-use model::{NodeId, TenantId};
+use model::{NodeId, TenantId, Timestamp};
+use pki::Purpose;
 use serde_json::Value;
 use store::{RowExt, Store, Tx};
 
@@ -51,6 +52,18 @@ impl Fleet {
         self.0.keys.as_ref().ok_or_else(|| {
             kernel::ApiError::new(model::ErrorCode::Unavailable, "this process holds no signing keys").into()
         })
+    }
+
+    /// A worker's signature over intent, at the transaction's time.
+    pub(crate) fn sign(&self, purpose: Purpose, body: &[u8], at: Timestamp) -> Result<Vec<u8>, Fault> {
+        self.keys()?
+            .sign(purpose, body, at)
+            .map_err(|over| kernel::ApiError::new(model::ErrorCode::Unavailable, over.to_string()).into())
+    }
+
+    /// Why this process cannot sign intent, for a readiness probe. A process without keys is not asked to.
+    pub fn signing_problem(&self, at: Timestamp) -> Option<String> {
+        self.0.keys.as_ref()?.usable(at).err().map(|over| over.to_string())
     }
 
     /// A domain event about a node, for its pool's tenant.

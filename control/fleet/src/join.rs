@@ -1,15 +1,17 @@
 //! Joining and renewing. A gateway holds none of the keys this takes, so it leaves the request in an inbox and relays the answer.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use kernel::events::{self, EventKind};
-use kernel::module::{Pass, PassOutcome, QueueHandler};
+use kernel::module::QueueHandler;
 use kernel::{BoxFuture, Fault, ResultExt};
 use model::{JoinRequestId, JoinTokenId, NodeId, PoolId, Role, SiteId, Timestamp};
 use pki::join::{JoinRequest as Opened, open_join};
 use pki::response::JoinResponse;
 use pki::signed::SignedMessage;
 use pki::spiffe::NodeName;
+use pki::trust::TrustBundle;
 use prost::Message;
 use serde_json::json;
 use store::{Op, Row, RowExt, Tx};
@@ -26,6 +28,10 @@ mod renew;
 const JOIN_ANSWER: Op = Op::new("join_answer");
 /// How soon a machine whose join waits for a person asks again.
 const DEFERRED_RETRY_MS: u32 = 5_000;
+/// Machines that wait under one token: more than a person looks through, and a bound on what its holder can fill.
+const WAITING_MAX: i64 = 1000;
+const AGENT_VERSION_CHARS_MAX: usize = 64;
+const HARDWARE_KEY_BYTES: usize = 32;
 const REQUEST_BYTES_MAX: usize = CSR_BYTES_MAX + SEALED_TOKEN_BYTES_MAX + 4 * TEXT_BYTES_MAX;
 
 /// What goes back to the gateway.
@@ -45,11 +51,17 @@ struct Token {
     site_id: SiteId,
     pool_id: Option<PoolId>,
     deferred: bool,
+    expired: bool,
+    used_up: bool,
 }
+
+/// One text for every way a token can be wrong that a guesser could tell apart.
+const TOKEN_UNKNOWN: &str = "the join token is unknown, expired or revoked";
+const TOKEN_USED_UP: &str = "the join token has been used as often as it may be";
 
 impl Fleet {
     /// Answers one inbox row, once.
-    pub(crate) async fn answer_join(&self, inbox_id: Uuid) -> Result<(), Fault> {
+    pub async fn answer_join(&self, inbox_id: Uuid) -> Result<(), Fault> {
         self.keys()?;
         self.store()
             .tx(JOIN_ANSWER, |tx| {
@@ -89,7 +101,7 @@ impl Fleet {
             Ok(opened) => opened,
             Err(err) => return refused(kit::chain(&err)),
         };
-        if request.role != opened.role.name() || request.agent_version.len() > 64 {
+        if request.role != opened.role.name() || request.agent_version.len() > AGENT_VERSION_CHARS_MAX {
             return refused("the request does not say what its sealed part says");
         }
         // The same CSR gets the same answer, however often it asks.
@@ -103,16 +115,22 @@ impl Fleet {
             Ok(token) => token,
             Err(why) => return refused(why),
         };
+        if self.is_known_key(tx, &opened.key).await? {
+            return refused("this key was certified before, under another request; join with a new key");
+        }
         if token.deferred {
-            match self.defer(tx, &opened, &request, row.get("source_ip")).await? {
+            match self.defer(tx, &opened, &request, &token, row.get("source_ip")).await? {
                 Deferral::Approved => {}
                 Deferral::Wait(id) => return Ok(deferred(id)),
-                Deferral::Rejected => return refused("an operator rejected this join"),
+                Deferral::Refused(why) => return refused(why),
             }
+        } else if token.expired {
+            return refused(TOKEN_UNKNOWN);
         }
+        // The token's row is locked since it was checked, so its uses never pass their limit.
         let token_id = opened.token.id();
-        if tx.execute(&sql::JOIN_TOKEN_USE, &[&token_id.uuid()]).await? == 0 {
-            return refused("the join token has been used as often as it may be");
+        if token.used_up || tx.execute(&sql::JOIN_TOKEN_USE, &[&token_id.uuid()]).await? == 0 {
+            return refused(TOKEN_USED_UP);
         }
         self.admit(tx, &opened, &token, &request, now).await
     }
@@ -128,7 +146,8 @@ impl Fleet {
     ) -> Result<Answer, Fault> {
         let node_id: NodeId = self.id();
         let name = self.free_name(tx, &opened.hostname).await?;
-        let hardware_key = (request.hardware_key.len() == 32).then(|| request.hardware_key.to_vec());
+        let hardware_key =
+            (request.hardware_key.len() == HARDWARE_KEY_BYTES).then(|| request.hardware_key.to_vec());
         tx.execute(
             &sql::NODE_INSERT,
             &[
@@ -155,9 +174,10 @@ impl Fleet {
         Ok(accepted(&reply))
     }
 
+    /// Locks the token's row until the transaction ends. Whether it has expired is the caller's to judge: for a machine that
+    /// waits for a person, or was let in by one, that counts no longer.
     async fn check_token(&self, tx: &mut Tx<'_>, opened: &Opened) -> Result<Result<Token, String>, Fault> {
-        // One text for every way a token can be wrong that a guesser could tell apart.
-        let unknown = || Ok(Err("the join token is unknown, expired or revoked".to_owned()));
+        let unknown = || Ok(Err(TOKEN_UNKNOWN.to_owned()));
         let token_id: JoinTokenId = opened.token.id();
         let Some(row) = tx.query_opt(&sql::JOIN_TOKEN_LOCK, &[&token_id.uuid()]).await? else {
             return unknown();
@@ -165,7 +185,6 @@ impl Fleet {
         let Ok(stored) = <[u8; 32]>::try_from(row.get::<_, &[u8]>("secret_sha256")) else { return unknown() };
         if pki::token::TokenHash::from_bytes(stored) != opened.token.hash()
             || row.opt_ts("revoked_at").is_some()
-            || row.get("expired")
         {
             return unknown();
         }
@@ -177,27 +196,52 @@ impl Fleet {
             site_id: row.id("site_id"),
             pool_id: row.opt_id("pool_id"),
             deferred: row.get("deferred"),
+            expired: row.get("expired"),
+            used_up: row.get::<_, i32>("uses") >= row.get::<_, i32>("uses_max"),
         }))
     }
 
+    /// Whether any request ever got a certificate for this key: a key stays with one node, and a revoked one is done for.
+    async fn is_known_key(&self, tx: &mut Tx<'_>, key: &pki::VerifyingKey) -> Result<bool, Fault> {
+        Ok(tx.query_opt(&sql::CERT_OF_KEY, &[&key.pin().as_bytes().as_slice()]).await?.is_some())
+    }
+
+    /// Where a join that takes a person's word stands. A request belongs to the token it was made with, and outlives that
+    /// token's time as long as its machine keeps asking.
     async fn defer(
         &self,
         tx: &mut Tx<'_>,
         opened: &Opened,
         request: &JoinRequest,
+        token: &Token,
         source_ip: &str,
     ) -> Result<Deferral, Fault> {
         let csr = opened.csr_sha256.as_slice();
+        let token_id = opened.token.id();
         if let Some(row) = tx.query_opt(&sql::JOIN_REQUEST_OF_CSR, &[&csr]).await? {
+            if row.id::<JoinTokenId>("join_token_id") != token_id {
+                return Ok(Deferral::Refused("this request was made with another join token"));
+            }
             let id: JoinRequestId = row.id("join_request_id");
             return Ok(match row.get::<_, &str>("state") {
-                "approved" | "issued" => Deferral::Approved,
-                "pending" if !row.get::<_, bool>("expired") => {
+                "approved" => Deferral::Approved,
+                "pending" => {
                     tx.execute(&sql::JOIN_REQUEST_SEEN, &[&id.uuid()]).await?;
                     Deferral::Wait(id)
                 }
-                _ => Deferral::Rejected,
+                "issued" => Deferral::Refused("this request was answered before; join with a new key"),
+                _ => Deferral::Refused("an operator rejected this join"),
             });
+        }
+        if token.expired {
+            return Ok(Deferral::Refused(TOKEN_UNKNOWN));
+        }
+        if token.used_up {
+            return Ok(Deferral::Refused(TOKEN_USED_UP));
+        }
+        let waiting = tx.query_one(&sql::JOIN_REQUESTS_WAITING, &[&token_id.uuid(), &WAITING_MAX]).await?;
+        if waiting.get::<_, i64>("waiting") >= WAITING_MAX {
+            return Ok(Deferral::Refused("too many machines wait under this join token"));
         }
         let id: JoinRequestId = self.id();
         tx.execute(
@@ -205,7 +249,7 @@ impl Fleet {
             &[
                 &id.uuid(),
                 &csr,
-                &opened.token.id().uuid(),
+                &token_id.uuid(),
                 &opened.role.name(),
                 &opened.hostname,
                 &request.agent_version,
@@ -213,7 +257,9 @@ impl Fleet {
             ],
         )
         .await?;
-        let data = json!({ "name": opened.hostname });
+        let data = json!({
+            "name": opened.hostname, "siteId": token.site_id.to_string(), "fingerprint": hex(&opened.csr_sha256),
+        });
         events::append(tx, self.rng(), EventKind::NodePending, id, None, data).await?;
         Ok(Deferral::Wait(id))
     }
@@ -222,7 +268,7 @@ impl Fleet {
     async fn free_name(&self, tx: &mut Tx<'_>, hostname: &str) -> Result<String, Fault> {
         let base = name_of_hostname(hostname);
         tx.query(&sql::NODE_NAME_LOCK, &[&base]).await?;
-        let taken: Vec<String> =
+        let taken: BTreeSet<String> =
             tx.query(&sql::NODE_NAMES_LIKE, &[&base]).await?.iter().map(|row| row.get("name")).collect();
         if !taken.contains(&base) {
             return Ok(base);
@@ -251,19 +297,19 @@ impl Fleet {
             .node_ca
             .issue_node(&name, key, now, &AsEntropy(self.rng()))
             .doing("issue a node certificate")?;
-        let deployment = tx.query_one(&sql::DEPLOYMENT, &[]).await?;
-        let bundle = tx.query_one(&sql::TRUST_BUNDLE, &[]).await?;
+        let epoch = tx.query_one(&sql::DEPLOYMENT, &[]).await?.get::<_, i64>("epoch");
+        let deployment_epoch = u64::try_from(epoch).unwrap_or(0);
+        let trust_bundle = self.bundle_of_epoch(tx, deployment_epoch).await?;
         let response = JoinResponse {
             node_id: holder.node_id,
             site_id: holder.site_id,
             role: holder.role,
             chain: vec![issued.der.clone()],
             csr_sha256,
-            trust_bundle: SignedMessage::decode(bundle.get("message"))
-                .doing("read the stored trust bundle")?,
+            trust_bundle,
             served_at: now,
             deployment_id: keys.deployment_id,
-            deployment_epoch: u64::try_from(deployment.get::<_, i64>("epoch")).unwrap_or(0),
+            deployment_epoch,
         };
         let reply = response.sign(&keys.join_signing).encode();
         tx.execute(
@@ -282,12 +328,32 @@ impl Fleet {
         .await?;
         Ok(reply)
     }
+
+    /// The current trust bundle. After a confirmed restore the stored one is of the epoch before, and no node takes an answer
+    /// whose bundle is of another epoch than itself: then it is published anew.
+    async fn bundle_of_epoch(&self, tx: &mut Tx<'_>, epoch: u64) -> Result<SignedMessage, Fault> {
+        let read =
+            |row: &Row| SignedMessage::decode(row.get("message")).doing("read the stored trust bundle");
+        if let Some(row) = tx.query_opt(&sql::TRUST_BUNDLE, &[]).await? {
+            let message = read(&row)?;
+            let bundle = TrustBundle::parse(&message.body).doing("read the stored trust bundle")?;
+            if bundle.deployment_epoch == epoch {
+                return Ok(message);
+            }
+        }
+        self.publish_trust_in(tx).await?;
+        read(&tx.query_one(&sql::TRUST_BUNDLE, &[]).await?)
+    }
 }
 
 enum Deferral {
     Approved,
     Wait(JoinRequestId),
-    Rejected,
+    Refused(&'static str),
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whom a certificate is for.
@@ -334,26 +400,6 @@ impl QueueHandler for JoinQueue {
                 self.0.answer_join(inbox_id).await?;
             }
             Ok(None)
-        })
-    }
-}
-
-/// Forgets inbox rows nobody waits for any more.
-pub struct InboxRetention(pub Fleet);
-
-impl Pass for InboxRetention {
-    fn name(&self) -> &'static str {
-        "join-inbox-retention"
-    }
-
-    fn period(&self) -> Duration {
-        Duration::from_secs(300)
-    }
-
-    fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>> {
-        Box::pin(async move {
-            let gone = self.0.store().execute(&sql::INBOX_FORGET, &[]).await?;
-            Ok(if gone < 1000 { PassOutcome::Idle } else { PassOutcome::More })
         })
     }
 }

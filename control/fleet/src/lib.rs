@@ -18,6 +18,7 @@ pub mod keys;
 pub mod liveness;
 pub mod methods;
 pub mod observe;
+pub mod retention;
 pub mod spec;
 pub mod sql;
 pub mod trust;

@@ -7,12 +7,14 @@ use kernel::module::{Pass, PassOutcome};
 use kernel::{BoxFuture, Fault};
 use model::NodeId;
 use model::lifecycle::{NodeEvent, NodeState};
-use store::{Op, RowExt, Tx};
+use store::{Op, Param, RowExt, Sql, Tx};
+use uuid::Uuid;
 
 use crate::core::Fleet;
 use crate::sql;
 
 const LIVENESS: Op = Op::new("node_liveness");
+const SESSIONS: Op = Op::new("sessions_orphaned");
 const PERIOD: Duration = Duration::from_secs(2);
 /// Three missed heartbeats of 10 s on a closed session.
 const SILENT_CLOSED_SECONDS: f64 = 30.0;
@@ -20,25 +22,82 @@ const SILENT_CLOSED_SECONDS: f64 = 30.0;
 const SILENT_OPEN_SECONDS: f64 = 50.0;
 /// Heartbeats in a row before an unreachable node counts as back.
 const GOOD_HEARTBEATS: i32 = 2;
+/// Rows of one look; the next one follows at once when it was full.
+const LOOK_MAX: usize = 500;
+
+/// The nodes that one event is due for, and how to ask that of a single node.
+struct Due {
+    event: NodeEvent,
+    statement: &'static Sql,
+    params: &'static [&'static (dyn Param + Sync)],
+}
+
+const DUE: [Due; 3] = [
+    Due {
+        event: NodeEvent::HeartbeatsMissed,
+        statement: &sql::NODES_SILENT,
+        params: &[&SILENT_CLOSED_SECONDS, &SILENT_OPEN_SECONDS],
+    },
+    Due {
+        event: NodeEvent::HeartbeatsBack,
+        statement: &sql::NODES_BACK,
+        params: &[&GOOD_HEARTBEATS, &SILENT_OPEN_SECONDS],
+    },
+    Due { event: NodeEvent::GivenUp, statement: &sql::NODES_LOST, params: &[] },
+];
+
+impl Due {
+    /// With the node that is asked about, or none for all.
+    fn params<'a>(&self, node: &'a Option<Uuid>) -> Vec<&'a (dyn Param + Sync)> {
+        let mut params: Vec<&'a (dyn Param + Sync)> = vec![node];
+        params.extend(self.params.iter().map(|param| *param as &'a (dyn Param + Sync)));
+        params
+    }
+}
 
 impl Fleet {
-    pub(crate) async fn liveness(&self) -> Result<PassOutcome, Fault> {
-        let silent =
-            self.store().read(&sql::NODES_SILENT, &[&SILENT_CLOSED_SECONDS, &SILENT_OPEN_SECONDS]).await?;
-        let back = self.store().read(&sql::NODES_BACK, &[&GOOD_HEARTBEATS, &SILENT_OPEN_SECONDS]).await?;
-        let lost = self.store().read(&sql::NODES_LOST, &[]).await?;
-        let moves = [
-            (silent, NodeEvent::HeartbeatsMissed),
-            (back, NodeEvent::HeartbeatsBack),
-            (lost, NodeEvent::GivenUp),
-        ];
-        for (rows, event) in moves {
+    /// One look at every node's heartbeats.
+    pub async fn liveness(&self) -> Result<PassOutcome, Fault> {
+        self.close_orphaned_sessions().await?;
+        let mut full = false;
+        for due in &DUE {
+            let rows = self.store().read(due.statement, &due.params(&None)).await?;
+            full |= rows.len() == LOOK_MAX;
             for row in rows {
                 let node_id: NodeId = row.id("node_id");
-                self.store().tx(LIVENESS, |tx| Box::pin(self.move_node(tx, node_id, event))).await?;
+                let moved =
+                    self.store().tx(LIVENESS, |tx| Box::pin(self.move_if_due(tx, node_id, due))).await;
+                if let Err(err) = moved {
+                    // One node's trouble is not the others'. It is tried again at the next look.
+                    let event = due.event.name();
+                    tracing::warn!(%node_id, event, err = kit::chain(&err), "failed to move a node");
+                    full = false;
+                }
             }
         }
-        Ok(PassOutcome::Idle)
+        Ok(if full { PassOutcome::More } else { PassOutcome::Idle })
+    }
+
+    /// Asks again under the node's lock: it may have been heard since the list was read.
+    async fn move_if_due(&self, tx: &mut Tx<'_>, node_id: NodeId, due: &Due) -> Result<(), Fault> {
+        tx.query_opt(&sql::NODE_LOCK, &[&node_id.uuid()]).await?;
+        if tx.query_opt(due.statement, &due.params(&Some(node_id.uuid()))).await?.is_none() {
+            return Ok(());
+        }
+        self.move_node(tx, node_id, due.event).await
+    }
+
+    /// Sessions of gateways that are gone, or came back under another epoch, are over.
+    async fn close_orphaned_sessions(&self) -> Result<(), Fault> {
+        self.store()
+            .tx(SESSIONS, |tx| {
+                Box::pin(async move {
+                    tx.execute(&sql::SESSIONS_OF_ENDED_GATEWAYS, &[]).await?;
+                    tx.execute(&sql::SESSIONS_OF_EARLIER_EPOCHS, &[]).await?;
+                    Ok(())
+                })
+            })
+            .await
     }
 
     /// Takes one event to a node's state; says so to whoever places work, and as a domain event, when the state changed.

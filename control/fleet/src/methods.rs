@@ -36,7 +36,9 @@ pub fn worker(fleet: &Fleet) -> Module {
         .queue(Arc::new(crate::join::JoinQueue(fleet.clone())))
         .pass(Arc::new(crate::commands::Sweeper(fleet.clone())))
         .pass(Arc::new(crate::liveness::Liveness(fleet.clone())))
-        .pass(Arc::new(crate::join::InboxRetention(fleet.clone())))
+        .pass(Arc::new(crate::spec::SpecEpochs(fleet.clone())))
+        .pass(Arc::new(crate::spec::SpecRenewal(fleet.clone())))
+        .pass(Arc::new(crate::retention::Retention(fleet.clone())))
 }
 
 /// Registers one method as `async fn(Fleet, Arc<Call>, Request) -> Result<Response, Fault>`.

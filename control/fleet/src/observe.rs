@@ -1,207 +1,144 @@
-//! What a node sent, looked at in order: its own events, its commands' results, its inventory and conditions.
+//! What a node sent, looked at in order: a claim to be ahead of us, its own events, its commands' results; then its facts.
 //!
 //! The gateway stored the bytes and judged nothing. Here a signature is checked before a state moves, and a handler that
 //! fails undoes only itself: the event is done either way, since sending it again would fail again.
 
 use std::time::Duration;
 
-use kernel::events::{self, EventKind};
+use kernel::events::EventKind;
 use kernel::module::QueueHandler;
 use kernel::{BoxFuture, Fault};
-use model::lifecycle::{CommandState, NodeEvent, NodeState};
-use model::{CommandId, CommandKind, NodeId};
-use pki::{Purpose, Signature, VerifyingKey};
-use prost::Message;
-use serde_json::json;
-use sha2::{Digest, Sha256};
-use store::{Op, Row, RowExt, Tx};
-use wire::limits::{REPORT_BYTES_MAX, RESULT_BYTES_MAX};
+use model::NodeId;
+use pki::Purpose;
+use serde_json::{Value, json};
+use store::{IsRetryable, Op, Row, RowExt, Tx};
+use wire::limits::REPORT_BYTES_MAX;
 use wire::proto::agent::node_report::Report;
-use wire::proto::agent::{AttestedResult, CommandResult, NodeReport, command_result};
+use wire::proto::agent::{ConditionChanged, NodeReport};
 
 use crate::core::{Fleet, node_of_key};
 use crate::{OBSERVE_QUEUE, sql};
 
+mod attest;
+mod claims;
+mod commands;
+
+pub(crate) use attest::AttestedResultOf;
+
 const OBSERVE: Op = Op::new("node_observe");
+const FACTS: Op = Op::new("node_facts");
+/// What one transaction handles of each kind: short enough that a failure repeats little.
+const BATCH: usize = 64;
+/// After this many batches other nodes get their turn.
+const ROUNDS_MAX: u32 = 64;
+/// Text of a node that goes into an event.
+const SHOWN_CHARS_MAX: usize = 64;
 
 /// Whether a batch was full, so that there may be more.
 type More = bool;
 
 impl Fleet {
-    pub(crate) async fn observe(&self, node_id: NodeId) -> Result<(), Fault> {
-        loop {
-            let more: More = self
-                .store()
-                .tx(OBSERVE, |tx| {
-                    Box::pin(async move {
-                        let events = self.observe_events(tx, node_id).await?;
-                        let commands = self.observe_commands(tx, node_id).await?;
-                        if !events && !commands {
-                            self.publish_facts(tx, node_id).await?;
-                        }
-                        Ok::<_, Fault>(events || commands)
-                    })
-                })
-                .await?;
-            if !more {
-                return Ok(());
+    /// Handles what the node sent. Returns when to look again, if there is more.
+    pub async fn observe(&self, node_id: NodeId) -> Result<Option<Duration>, Fault> {
+        for _ in 0..ROUNDS_MAX {
+            if !self.store().tx(OBSERVE, |tx| Box::pin(self.observe_batch(tx, node_id))).await? {
+                // On their own: an observer that fails on the facts does not hold up the events.
+                self.store().tx(FACTS, |tx| Box::pin(self.publish_facts(tx, node_id))).await?;
+                return Ok(None);
             }
         }
+        Ok(Some(Duration::ZERO))
+    }
+
+    async fn observe_batch(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<More, Fault> {
+        self.judge_claim(tx, node_id).await?;
+        let events = self.observe_events(tx, node_id).await?;
+        let commands = self.observe_commands(tx, node_id).await?;
+        Ok(events || commands)
     }
 
     async fn observe_events(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<More, Fault> {
-        let rows = tx.query(&sql::NODE_EVENTS_OPEN, &[&node_id.uuid()]).await?;
+        let rows = tx.query(&sql::NODE_EVENTS_OPEN, &[&node_id.uuid(), &limit()]).await?;
         for row in &rows {
             self.observe_event(tx, node_id, row).await?;
             let (journal, seq): (uuid::Uuid, i64) = (row.get("journal_id"), row.get("seq"));
             tx.execute(&sql::NODE_EVENT_HANDLED, &[&node_id.uuid(), &journal, &seq]).await?;
         }
-        Ok(rows.len() == 64)
+        Ok(rows.len() == BATCH)
     }
 
     async fn observe_event(&self, tx: &mut Tx<'_>, node_id: NodeId, row: &Row) -> Result<(), Fault> {
-        let (bytes, seq): (&[u8], i64) = (row.get("report"), row.get("seq"));
+        let bytes: &[u8] = row.get("report");
         let report: NodeReport = match wire::decode("node report", bytes, REPORT_BYTES_MAX) {
             Ok(report) => report,
             Err(err) => {
-                let data = json!({ "seq": seq, "reason": err.to_string() });
+                let data = about(row, json!({ "reason": err.to_string() }));
                 return self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await;
             }
         };
         if report.node_id != node_id.to_string() {
-            let named: String = report.node_id.chars().take(64).collect();
-            let data = json!({ "seq": seq, "claimedNodeId": named });
+            let data = about(row, json!({ "claimedNodeId": shown(&report.node_id) }));
             return self.emit(tx, EventKind::SecurityNodeMismatch, node_id, data).await;
         }
         if is_attested(&report)
             && !self.is_signed_by_node(tx, node_id, Purpose::AttestedReport, bytes, row).await?
         {
-            let data = json!({ "seq": seq, "reason": "its signature is not the node's" });
-            return self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await;
+            let reason = json!({ "kind": kind_of(&report), "reason": "its signature is not the node's" });
+            return self.emit(tx, EventKind::SecurityInvalidReport, node_id, about(row, reason)).await;
         }
+        if let Some(Report::ConditionChanged(change)) = &report.report {
+            self.emit(tx, EventKind::NodeCondition, node_id, condition(change)).await?;
+        }
+        self.tell_observers(tx, node_id, &report, row).await
+    }
+
+    async fn tell_observers(
+        &self,
+        tx: &mut Tx<'_>,
+        node_id: NodeId,
+        report: &NodeReport,
+        row: &Row,
+    ) -> Result<(), Fault> {
         let observed_at = row.ts("observed_at");
         for observer in &self.0.observers {
-            let report = &report;
             let done = tx.savepoint(|tx| Box::pin(observer.report(tx, node_id, report, observed_at))).await?;
-            if let Err(err) = done {
-                tracing::warn!(%node_id, seq, observer = observer.name(), err = kit::chain(&err), "report handler failed");
-                let data = json!({ "seq": seq, "handler": observer.name() });
-                self.emit(tx, EventKind::NodeReportFailed, node_id, data).await?;
+            let Err(err) = done else { continue };
+            if err.is_retryable() {
+                // A deadlock, a lost connection: nothing about the report. The whole batch runs again.
+                return Err(err);
             }
+            let (handler, seq): (_, i64) = (observer.name(), row.get("seq"));
+            tracing::warn!(%node_id, seq, observer = handler, err = kit::chain(&err), "report handler failed");
+            let data = about(row, json!({ "kind": kind_of(report), "handler": handler }));
+            self.emit(tx, EventKind::NodeReportFailed, node_id, data).await?;
         }
         Ok(())
     }
+}
 
-    async fn observe_commands(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<More, Fault> {
-        let rows = tx.query(&sql::COMMANDS_SETTLED, &[&node_id.uuid()]).await?;
-        for row in &rows {
-            let command_id: CommandId = row.id("command_id");
-            self.observe_command(tx, node_id, command_id, row).await?;
-            tx.execute(&sql::COMMAND_HANDLED, &[&command_id.uuid()]).await?;
-        }
-        Ok(rows.len() == 64)
-    }
+fn limit() -> i64 {
+    i64::try_from(BATCH).expect("a small constant")
+}
 
-    async fn observe_command(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        command_id: CommandId,
-        row: &Row,
-    ) -> Result<(), Fault> {
-        let (kind, state): (&str, &str) = (row.get("kind"), row.get("state"));
-        let attested = CommandKind::parse(kind).is_some_and(|kind| kind.policy().attested);
-        let believed = !attested || self.result_is_attested(tx, node_id, command_id, row).await?;
-        let data = json!({
-            "nodeId": node_id.to_string(), "kind": kind, "state": state,
-            "reason": row.get::<_, &str>("reason"), "message": row.get::<_, &str>("message"),
-        });
-        let tenant = self.tenant_of(tx, node_id).await?;
-        events::append(tx, self.rng(), EventKind::CommandSettled, command_id, tenant, data).await?;
-        if !believed && state == CommandState::Succeeded.name() {
-            let data = json!({ "kind": kind, "reason": "the result is not signed by the node" });
-            self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await?;
-        }
-        self.conclude_acceptance(tx, node_id, command_id, row, believed).await
-    }
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
 
-    /// The diagnosis that decides whether an adopted node may take work.
-    async fn conclude_acceptance(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        command_id: CommandId,
-        row: &Row,
-        believed: bool,
-    ) -> Result<(), Fault> {
-        let Some(node) = tx.query_opt(&sql::NODE_LOCK, &[&node_id.uuid()]).await? else { return Ok(()) };
-        let waited_for: Option<CommandId> = node.opt_id("acceptance_command_id");
-        if waited_for != Some(command_id) || node.get::<_, &str>("state") != NodeState::Accepting.name() {
-            return Ok(());
-        }
-        let refusal = if !believed {
-            Some("its diagnosis was not signed by the node".to_owned())
-        } else {
-            acceptance_refusal(row)
-        };
-        match refusal {
-            None => self.move_node(tx, node_id, NodeEvent::Accepted).await,
-            Some(reason) => {
-                let data = json!({ "commandId": command_id.to_string(), "reason": reason });
-                self.emit(tx, EventKind::NodeAcceptanceFailed, node_id, data).await
-            }
-        }
-    }
+/// An event's data with which of the node's events it is about.
+fn about(row: &Row, mut data: Value) -> Value {
+    data["journalId"] = row.get::<_, uuid::Uuid>("journal_id").to_string().into();
+    data["seq"] = row.get::<_, i64>("seq").into();
+    data
+}
 
-    pub(crate) async fn result_is_attested(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        command_id: CommandId,
-        row: &Row,
-    ) -> Result<bool, Fault> {
-        let result: Option<&[u8]> = row.get("result");
-        let statement = AttestedResult {
-            command_id: command_id.to_string(),
-            state: i32::from(row.get::<_, Option<i16>>("result_state").unwrap_or(0)),
-            result_sha256: Sha256::digest(result.unwrap_or_default()).to_vec().into(),
-            node_id: node_id.to_string(),
-        }
-        .encode_to_vec();
-        let signature: Option<&[u8]> = row.get("result_signature");
-        let key: Option<&[u8]> = row.get("result_key_sha256");
-        self.verify_node(tx, node_id, Purpose::AttestedResult, &statement, signature, key).await
-    }
-
-    async fn is_signed_by_node(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        purpose: Purpose,
-        body: &[u8],
-        row: &Row,
-    ) -> Result<bool, Fault> {
-        let (signature, key): (Option<&[u8]>, Option<&[u8]>) = (row.get("signature"), row.get("key_sha256"));
-        self.verify_node(tx, node_id, purpose, body, signature, key).await
-    }
-
-    /// Whether `signature` over `body` is by a key that this node has an unrevoked certificate for.
-    async fn verify_node(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        purpose: Purpose,
-        body: &[u8],
-        signature: Option<&[u8]>,
-        key_sha256: Option<&[u8]>,
-    ) -> Result<bool, Fault> {
-        let (Some(signature), Some(key_sha256)) = (signature, key_sha256) else { return Ok(false) };
-        let Ok(signature) = Signature::from_bytes(signature) else { return Ok(false) };
-        let Some(row) = tx.query_opt(&sql::NODE_KEY, &[&node_id.uuid(), &key_sha256]).await? else {
-            return Ok(false);
-        };
-        let Ok(key) = VerifyingKey::from_spki_der(row.get("spki_der")) else { return Ok(false) };
-        Ok(key.verify(purpose, body, &signature).is_ok())
+const fn kind_of(report: &NodeReport) -> &'static str {
+    match &report.report {
+        Some(Report::AllocationBound(_)) => "allocation-bound",
+        Some(Report::AllocationFailed(_)) => "allocation-failed",
+        Some(Report::AllocationReleased(_)) => "allocation-released",
+        Some(Report::ConditionChanged(_)) => "condition-changed",
+        // A newer agent's.
+        None => "unknown",
     }
 }
 
@@ -215,33 +152,10 @@ fn is_attested(report: &NodeReport) -> bool {
     }
 }
 
-/// Why a settled acceptance command does not let the node in.
-fn acceptance_refusal(row: &Row) -> Option<String> {
-    if row.get::<_, &str>("state") != CommandState::Succeeded.name() {
-        let (state, message): (&str, &str) = (row.get("state"), row.get("message"));
-        return Some(format!("its diagnosis {state}: {message}"));
-    }
-    let bytes: Option<&[u8]> = row.get("result");
-    let result: CommandResult =
-        match wire::decode("command result", bytes.unwrap_or_default(), RESULT_BYTES_MAX) {
-            Ok(result) => result,
-            Err(err) => return Some(err.to_string()),
-        };
-    match result.result {
-        Some(command_result::Result::DiagNvml(diag)) if diag.passed => None,
-        Some(command_result::Result::DiagNvml(diag)) => {
-            let failed: Vec<String> = diag
-                .checks
-                .iter()
-                .filter(|check| !check.passed)
-                .take(8)
-                .map(|check| format!("{} {}: {}", check.name, check.device, check.reason))
-                .collect();
-            Some(failed.join("; "))
-        }
-        Some(command_result::Result::InventoryRefresh(_)) => None,
-        _ => Some("its diagnosis has no result".to_owned()),
-    }
+fn condition(change: &ConditionChanged) -> Value {
+    let condition = change.condition.clone().unwrap_or_default();
+    let one = json!([{ "kind": shown(&condition.kind), "device": shown(&condition.device) }]);
+    if change.cleared { json!({ "cleared": one }) } else { json!({ "raised": one }) }
 }
 
 /// The handler of [`OBSERVE_QUEUE`].
@@ -254,10 +168,10 @@ impl QueueHandler for ObserveQueue {
 
     fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
         Box::pin(async move {
-            if let Some(node_id) = node_of_key(key) {
-                self.0.observe(node_id).await?;
+            match node_of_key(key) {
+                Some(node_id) => self.0.observe(node_id).await,
+                None => Ok(None),
             }
-            Ok(None)
         })
     }
 }

@@ -13,8 +13,16 @@ pub const DEPLOYMENT_ID_PUT: Sql =
 
 pub const NODE_LOCK: Sql = sql(
     "node_lock",
-    "SELECT node_id, name, state, pool_id, generation, spec_hash, role, acceptance_command_id
+    "SELECT node_id, name, state, pool_id, generation, spec_hash, role, acceptance_command_id, quarantined_at
      FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE",
+);
+/// With what a stored spec is judged by: a claim proves the generation that a node holds although this database does not know it.
+pub const NODE_SPEC_LOCK: Sql = sql(
+    "node_spec_lock",
+    "SELECT n.state, n.generation, n.spec_hash, n.spec_signature, n.spec_at, d.restored_at,
+       coalesce((SELECT c.generation FROM restore_claims c WHERE c.node_id = n.node_id AND c.proved), -1)
+         AS proved_generation
+     FROM nodes n CROSS JOIN deployment d WHERE n.node_id = $1 FOR NO KEY UPDATE OF n",
 );
 pub const NODE_TENANT: Sql = sql(
     "node_tenant",
@@ -25,8 +33,24 @@ pub const NODE_SPEC_PUT: Sql = sql(
     "UPDATE nodes SET generation = $2, spec_hash = $3, spec_body = $4, spec_signature = $5, spec_at = compute_now()
      WHERE node_id = $1 AND generation < $2",
 );
-pub const NODE_STATE_PUT: Sql =
-    sql("node_state_put", "UPDATE nodes SET state = $2 WHERE node_id = $1 AND state = $3");
+pub const SPEC_SIGNATURES: Sql = sql(
+    "spec_signatures",
+    "SELECT node_id, spec_signature FROM nodes
+     WHERE node_id > $1 AND spec_signature IS NOT NULL AND state IN ('accepting', 'ready', 'unreachable', 'lost')
+     ORDER BY node_id LIMIT $2",
+);
+pub const SPECS_BEFORE_RESTORE: Sql = sql(
+    "specs_before_restore",
+    "SELECT n.node_id FROM nodes n CROSS JOIN deployment d
+     WHERE n.spec_at < d.restored_at AND n.state IN ('accepting', 'ready', 'unreachable', 'lost')
+     ORDER BY n.spec_at, n.node_id LIMIT $1",
+);
+pub const NODE_STATE_PUT: Sql = sql(
+    "node_state_put",
+    "UPDATE nodes SET state = $2,
+       unreachable_since = CASE $2 WHEN 'unreachable' THEN compute_now() WHEN 'lost' THEN unreachable_since END
+     WHERE node_id = $1 AND state = $3",
+);
 pub const NODE_ACCEPTANCE_PUT: Sql =
     sql("node_acceptance_put", "UPDATE nodes SET acceptance_command_id = $2 WHERE node_id = $1");
 
@@ -35,6 +59,12 @@ pub const COMMAND_INSERT: Sql = sql(
     "INSERT INTO commands (command_id, node_id, kind, lane, destructive, body, signature, not_before, not_after,
        timeout_at, min_generation, created_by)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+);
+/// At most $2 are counted.
+pub const COMMANDS_WAITING: Sql = sql(
+    "commands_waiting",
+    "SELECT count(*) AS waiting FROM (
+       SELECT 1 FROM commands WHERE node_id = $1 AND state = 'pending' LIMIT $2) w",
 );
 pub const COMMANDS_EXPIRE: Sql = sql(
     "commands_expire",
@@ -56,9 +86,12 @@ pub const COMMANDS_TIME_OUT: Sql = sql(
 );
 pub const COMMANDS_SETTLED: Sql = sql(
     "commands_settled",
-    "SELECT command_id, kind, state, result, result_signature, result_key_sha256, result_state, reason, message, body
-     FROM commands WHERE node_id = $1 AND settled_at IS NOT NULL AND handled_at IS NULL
-     ORDER BY settled_at, command_id LIMIT 64 FOR UPDATE",
+    "SELECT c.command_id, c.kind, c.state, c.result, sha256(coalesce(c.result, '')) AS result_sha256, c.result_signature,
+       c.result_state, c.reason, c.message,
+       (SELECT k.spki_der FROM node_certs k WHERE k.spki_sha256 = c.result_key_sha256 AND k.node_id = c.node_id
+          AND k.revoked_at IS NULL ORDER BY k.issued_at DESC LIMIT 1) AS result_spki
+     FROM commands c WHERE c.node_id = $1 AND c.settled_at IS NOT NULL AND c.handled_at IS NULL
+     ORDER BY c.settled_at, c.command_id LIMIT $2 FOR UPDATE OF c",
 );
 pub const COMMAND_HANDLED: Sql =
     sql("command_handled", "UPDATE commands SET handled_at = compute_now() WHERE command_id = $1");
@@ -76,7 +109,7 @@ pub const NODE_EVENTS_OPEN: Sql = sql(
     "node_events_open",
     "SELECT journal_id, seq, class, report, signature, key_sha256, observed_at
      FROM node_events WHERE node_id = $1 AND handled_at IS NULL
-     ORDER BY received_at, journal_id, seq LIMIT 64 FOR UPDATE",
+     ORDER BY received_at, journal_id, seq LIMIT $2 FOR UPDATE",
 );
 pub const NODE_EVENT_HANDLED: Sql = sql(
     "node_event_handled",
@@ -97,31 +130,129 @@ pub const NODE_FACTS: Sql = sql(
 pub const NODE_INVENTORY: Sql =
     sql("node_inventory", "SELECT section, content FROM node_inventory WHERE node_id = $1 ORDER BY section");
 
+// Liveness looks at each node's session once per look. There is no index on the heartbeats' time: it would have to be kept with
+// every heartbeat of every node, which costs more than reading one small row per node. $1 asks about one node.
+
 pub const NODES_SILENT: Sql = sql(
     "nodes_silent",
     "SELECT n.node_id FROM nodes n LEFT JOIN node_sessions s USING (node_id)
-     WHERE n.state = 'ready' AND (s.node_id IS NULL
-        OR (s.closed_at IS NOT NULL AND s.last_heartbeat_at < compute_now() - $1::float8 * interval '1 second')
-        OR s.last_heartbeat_at < compute_now() - $2::float8 * interval '1 second')
+     WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state = 'ready' AND (s.node_id IS NULL
+        OR (s.closed_at IS NOT NULL AND s.last_heartbeat_at <= compute_now() - $2::float8 * interval '1 second')
+        OR s.last_heartbeat_at <= compute_now() - $3::float8 * interval '1 second')
      ORDER BY n.node_id LIMIT 500",
 );
 pub const NODES_BACK: Sql = sql(
     "nodes_back",
     "SELECT n.node_id FROM nodes n JOIN node_sessions s USING (node_id)
-     WHERE n.state IN ('unreachable', 'lost') AND s.closed_at IS NULL AND s.heartbeats_good >= $1
-       AND s.last_heartbeat_at >= compute_now() - $2::float8 * interval '1 second'
+     WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state IN ('unreachable', 'lost') AND s.closed_at IS NULL
+       AND s.heartbeats_good >= $2 AND s.last_heartbeat_at > compute_now() - $3::float8 * interval '1 second'
      ORDER BY n.node_id LIMIT 500",
 );
+/// Measured from when the node was found unreachable, not from its last heartbeat: while no gateway or no database could have
+/// heard it, its silence says nothing.
 pub const NODES_LOST: Sql = sql(
     "nodes_lost",
-    "SELECT n.node_id FROM nodes n JOIN pools p USING (pool_id) LEFT JOIN node_sessions s USING (node_id)
-     WHERE n.state = 'unreachable' AND p.policy ? 'lostAfterMinutes'
-       AND coalesce(s.last_heartbeat_at, n.created_at)
-           < compute_now() - (p.policy->>'lostAfterMinutes')::float8 * interval '1 minute'
+    "SELECT n.node_id FROM nodes n JOIN pools p USING (pool_id)
+     WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state = 'unreachable'
+       AND n.unreachable_since <= compute_now() - CASE jsonb_typeof(p.policy->'lostAfterMinutes')
+             WHEN 'number' THEN (p.policy->>'lostAfterMinutes')::float8 * interval '1 minute' END
      ORDER BY n.node_id LIMIT 500",
+);
+pub const SESSIONS_OF_ENDED_GATEWAYS: Sql = sql(
+    "sessions_of_ended_gateways",
+    "UPDATE node_sessions SET closed_at = compute_now() WHERE node_id IN (
+       SELECT s.node_id FROM gateways g JOIN node_sessions s USING (gateway_id)
+       WHERE g.expires_at <= compute_now() AND s.closed_at IS NULL
+       ORDER BY s.node_id LIMIT 500 FOR UPDATE OF s SKIP LOCKED)",
+);
+/// A gateway that registered anew has none of the sessions it had before.
+pub const SESSIONS_OF_EARLIER_EPOCHS: Sql = sql(
+    "sessions_of_earlier_epochs",
+    "UPDATE node_sessions SET closed_at = compute_now() WHERE node_id IN (
+       SELECT s.node_id FROM gateways g JOIN node_sessions s USING (gateway_id)
+       WHERE s.gateway_epoch < g.epoch AND s.closed_at IS NULL
+       ORDER BY s.node_id LIMIT 500 FOR UPDATE OF s SKIP LOCKED)",
 );
 pub const NODE_SESSION_GOOD_RESET: Sql =
     sql("node_session_good_reset", "UPDATE node_sessions SET heartbeats_good = 0 WHERE node_id = $1");
+
+// Claims to be ahead of this database, and the quarantine of who cannot prove one.
+
+pub const CLAIM_OPEN: Sql = sql(
+    "claim_open",
+    "SELECT c.generation, c.epoch, c.body, c.signature, n.generation AS stored_generation, d.epoch AS stored_epoch
+     FROM restore_claims c JOIN nodes n USING (node_id) CROSS JOIN deployment d
+     WHERE c.node_id = $1 AND c.judged_at IS NULL FOR UPDATE OF c",
+);
+/// With what the spec itself says, which is what was proved.
+pub const CLAIM_JUDGED: Sql = sql(
+    "claim_judged",
+    "UPDATE restore_claims SET judged_at = compute_now(), proved = $2, generation = $3, epoch = $4, body = '', signature = ''
+     WHERE node_id = $1",
+);
+pub const CLAIM_UNPROVED: Sql = sql(
+    "claim_unproved",
+    "UPDATE restore_claims SET judged_at = compute_now(), proved = false, body = '', signature = '' WHERE node_id = $1",
+);
+/// A claim up to this generation is answered.
+pub const CLAIM_FORGET: Sql =
+    sql("claim_forget", "DELETE FROM restore_claims WHERE node_id = $1 AND generation <= $2");
+pub const NODE_QUARANTINE: Sql = sql(
+    "node_quarantine",
+    "UPDATE nodes SET quarantined_at = compute_now(), quarantine_reason = $2
+     WHERE node_id = $1 AND quarantined_at IS NULL AND state NOT IN ('revoked', 'removed')",
+);
+pub const QUARANTINE_END: Sql = sql(
+    "quarantine_end",
+    "UPDATE nodes SET quarantined_at = NULL, quarantine_reason = NULL
+     WHERE node_id = $1 AND quarantined_at IS NOT NULL",
+);
+/// A session that began since was opened for a Hello that is not ahead.
+pub const QUARANTINE_OUTLIVED: Sql = sql(
+    "quarantine_outlived",
+    "UPDATE nodes n SET quarantined_at = NULL, quarantine_reason = NULL
+     WHERE n.node_id = $1 AND n.quarantined_at IS NOT NULL AND EXISTS (
+       SELECT 1 FROM node_sessions s WHERE s.node_id = n.node_id AND s.connected_at > n.quarantined_at)",
+);
+
+// What is forgotten, and when.
+
+pub const INBOX_FORGET: Sql = sql(
+    "inbox_forget",
+    "DELETE FROM join_inbox WHERE inbox_id IN (
+       SELECT inbox_id FROM join_inbox WHERE created_at < compute_now() - interval '1 hour'
+       ORDER BY inbox_id LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+);
+pub const NODE_EVENTS_FORGET: Sql = sql(
+    "node_events_forget",
+    "DELETE FROM node_events WHERE (node_id, journal_id, seq) IN (
+       SELECT node_id, journal_id, seq FROM node_events WHERE handled_at < compute_now() - interval '7 days'
+       ORDER BY handled_at LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+);
+pub const COMMANDS_FORGET: Sql = sql(
+    "commands_forget",
+    "DELETE FROM commands WHERE command_id IN (
+       SELECT command_id FROM commands WHERE handled_at IS NOT NULL AND settled_at < compute_now() - interval '90 days'
+       ORDER BY settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+);
+/// A month after its end no node says anything under a certificate's key any longer.
+pub const CERTS_FORGET: Sql = sql(
+    "certs_forget",
+    "DELETE FROM node_certs WHERE serial IN (
+       SELECT serial FROM node_certs WHERE not_after < compute_now() - interval '30 days'
+       ORDER BY not_after LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+);
+pub const JOIN_REQUESTS_FORGET: Sql = sql(
+    "join_requests_forget",
+    "DELETE FROM join_requests WHERE join_request_id IN (
+       SELECT join_request_id FROM join_requests WHERE expires_at < compute_now() - interval '30 days'
+       ORDER BY join_request_id LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+);
+pub const GATEWAYS_FORGET: Sql = sql(
+    "gateways_forget",
+    "DELETE FROM gateways g WHERE g.expires_at < compute_now() - interval '7 days'
+       AND NOT EXISTS (SELECT 1 FROM node_sessions s WHERE s.gateway_id = g.gateway_id AND s.closed_at IS NULL)",
+);
 
 // Joining.
 
@@ -134,15 +265,19 @@ pub const INBOX_ANSWER: Sql = sql(
     "inbox_answer",
     "UPDATE join_inbox SET reply = $2, refusal = $3, answered_at = compute_now() WHERE inbox_id = $1",
 );
-pub const INBOX_FORGET: Sql = sql(
-    "inbox_forget",
-    "DELETE FROM join_inbox WHERE inbox_id IN (
-       SELECT inbox_id FROM join_inbox WHERE created_at < compute_now() - interval '1 hour'
-       ORDER BY inbox_id LIMIT 1000 FOR UPDATE SKIP LOCKED)",
-);
 pub const CERT_OF_CSR: Sql = sql(
     "cert_of_csr",
-    "SELECT reply, revoked_at, not_after < compute_now() AS expired FROM node_certs WHERE csr_sha256 = $1",
+    "SELECT node_id, reply, revoked_at, not_after < compute_now() AS expired FROM node_certs WHERE csr_sha256 = $1",
+);
+pub const CERT_NODE: Sql = sql("cert_node", "SELECT node_id FROM node_certs WHERE serial = $1");
+/// Whether a key was certified before, under whatever request.
+pub const CERT_OF_KEY: Sql =
+    sql("cert_of_key", "SELECT 1 AS known FROM node_certs WHERE spki_sha256 = $1 LIMIT 1");
+/// At most $2 are counted.
+pub const CERTS_CURRENT: Sql = sql(
+    "certs_current",
+    "SELECT count(*) AS current FROM (
+       SELECT 1 FROM node_certs WHERE node_id = $1 AND not_after >= compute_now() LIMIT $2) c",
 );
 pub const JOIN_TOKEN_LOCK: Sql = sql(
     "join_token_lock",
@@ -156,8 +291,14 @@ pub const JOIN_TOKEN_USE: Sql = sql(
 );
 pub const JOIN_REQUEST_OF_CSR: Sql = sql(
     "join_request_of_csr",
-    "SELECT join_request_id, state, expires_at < compute_now() AS expired FROM join_requests
-     WHERE csr_sha256 = $1 FOR UPDATE",
+    "SELECT join_request_id, join_token_id, state FROM join_requests WHERE csr_sha256 = $1 FOR UPDATE",
+);
+/// At most $2 are counted.
+pub const JOIN_REQUESTS_WAITING: Sql = sql(
+    "join_requests_waiting",
+    "SELECT count(*) AS waiting FROM (
+       SELECT 1 FROM join_requests WHERE join_token_id = $1 AND state = 'pending' AND expires_at > compute_now()
+       LIMIT $2) w",
 );
 pub const JOIN_REQUEST_INSERT: Sql = sql(
     "join_request_insert",
@@ -167,7 +308,8 @@ pub const JOIN_REQUEST_INSERT: Sql = sql(
 );
 pub const JOIN_REQUEST_SEEN: Sql = sql(
     "join_request_seen",
-    "UPDATE join_requests SET last_seen_at = compute_now() WHERE join_request_id = $1",
+    "UPDATE join_requests SET last_seen_at = compute_now(), expires_at = compute_now() + interval '7 days'
+     WHERE join_request_id = $1",
 );
 pub const JOIN_REQUEST_ISSUED: Sql = sql(
     "join_request_issued",
@@ -199,9 +341,85 @@ pub const TRUST_BUNDLE_INSERT: Sql = sql(
     "trust_bundle_insert",
     "INSERT INTO trust_bundles (version, message) VALUES ($1, $2) ON CONFLICT (version) DO NOTHING",
 );
+/// What an adopted node's acceptance waits for, and whether that is over.
+pub const NODE_ACCEPTANCE: Sql = sql(
+    "node_acceptance",
+    "SELECT n.state, n.pool_id, c.handled_at IS NOT NULL OR c.command_id IS NULL AS over
+     FROM nodes n LEFT JOIN commands c ON c.command_id = n.acceptance_command_id
+     WHERE n.node_id = $1 FOR NO KEY UPDATE OF n",
+);
 pub const NODE_ADOPT: Sql = sql(
     "node_adopt",
     "UPDATE nodes SET state = 'accepting', pool_id = $2, adopted_at = compute_now()
      WHERE node_id = $1 AND state = 'joined'",
 );
-pub const POOL_CLASS: Sql = sql("pool_class", "SELECT class FROM pools WHERE pool_id = $1");
+pub const POOL_CLASS: Sql = sql("pool_class", "SELECT class, tenant_id FROM pools WHERE pool_id = $1");
+
+/// For the test that prepares every statement.
+pub const STATEMENTS: &[Sql] = &[
+    DEPLOYMENT,
+    DEPLOYMENT_LOCK,
+    DEPLOYMENT_ID_PUT,
+    NODE_LOCK,
+    NODE_SPEC_LOCK,
+    NODE_TENANT,
+    NODE_SPEC_PUT,
+    SPEC_SIGNATURES,
+    SPECS_BEFORE_RESTORE,
+    NODE_STATE_PUT,
+    NODE_ACCEPTANCE_PUT,
+    COMMAND_INSERT,
+    COMMANDS_WAITING,
+    COMMANDS_EXPIRE,
+    COMMANDS_TIME_OUT,
+    COMMANDS_SETTLED,
+    COMMAND_HANDLED,
+    COMMAND_CANCEL,
+    NODE_EVENTS_OPEN,
+    NODE_EVENT_HANDLED,
+    NODE_KEY,
+    NODE_FACTS,
+    NODE_INVENTORY,
+    NODES_SILENT,
+    NODES_BACK,
+    NODES_LOST,
+    SESSIONS_OF_ENDED_GATEWAYS,
+    SESSIONS_OF_EARLIER_EPOCHS,
+    NODE_SESSION_GOOD_RESET,
+    CLAIM_OPEN,
+    CLAIM_JUDGED,
+    CLAIM_UNPROVED,
+    CLAIM_FORGET,
+    NODE_QUARANTINE,
+    QUARANTINE_END,
+    QUARANTINE_OUTLIVED,
+    INBOX_FORGET,
+    NODE_EVENTS_FORGET,
+    COMMANDS_FORGET,
+    CERTS_FORGET,
+    JOIN_REQUESTS_FORGET,
+    GATEWAYS_FORGET,
+    INBOX_LOCK,
+    INBOX_ANSWER,
+    CERT_OF_CSR,
+    CERT_NODE,
+    CERT_OF_KEY,
+    CERTS_CURRENT,
+    JOIN_TOKEN_LOCK,
+    JOIN_TOKEN_USE,
+    JOIN_REQUEST_OF_CSR,
+    JOIN_REQUESTS_WAITING,
+    JOIN_REQUEST_INSERT,
+    JOIN_REQUEST_SEEN,
+    JOIN_REQUEST_ISSUED,
+    NODE_NAMES_LIKE,
+    NODE_NAME_LOCK,
+    NODE_INSERT,
+    CERT_INSERT,
+    CERT_BY_SERIAL,
+    TRUST_BUNDLE,
+    TRUST_BUNDLE_INSERT,
+    NODE_ACCEPTANCE,
+    NODE_ADOPT,
+    POOL_CLASS,
+];

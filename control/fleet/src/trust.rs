@@ -27,7 +27,7 @@ impl Fleet {
         self.store().tx(PUBLISH, |tx| Box::pin(self.publish_trust_in(tx))).await
     }
 
-    async fn publish_trust_in(&self, tx: &mut Tx<'_>) -> Result<u64, Fault> {
+    pub(crate) async fn publish_trust_in(&self, tx: &mut Tx<'_>) -> Result<u64, Fault> {
         let keys = self.keys()?;
         let deployment = tx.query_one(&sql::DEPLOYMENT_LOCK, &[]).await?;
         let database: DeploymentId = deployment.id("deployment_id");

@@ -3,9 +3,10 @@
 
 use kernel::Fault;
 use model::NodeId;
+use model::lifecycle::NodeState;
 use pki::Purpose;
 use prost::Message;
-use store::{Row, Tx};
+use store::{Row, RowExt, Tx};
 use wire::proto::agent::{FreshBinding, FreshStatement};
 use wire::proto::common::IntentSignature;
 
@@ -32,6 +33,12 @@ impl Fleet {
         let Some(node) = tx.query_opt(&sql::NODE_LOCK, &[&node_id.uuid()]).await? else {
             return refused("the node is unknown");
         };
+        let state = NodeState::parse(node.get("state"));
+        if matches!(state, None | Some(NodeState::Revoked | NodeState::Removed))
+            || node.opt_ts("quarantined_at").is_some()
+        {
+            return refused("the node is revoked or quarantined");
+        }
         let Some(spec_hash) = node.get::<_, Option<String>>("spec_hash") else {
             return refused("the node has no spec yet");
         };
@@ -44,7 +51,7 @@ impl Fleet {
             spec_hash,
         }
         .encode_to_vec();
-        let signature = self.keys()?.sign(Purpose::DeploymentEpoch, &statement);
+        let signature = self.sign(Purpose::DeploymentEpoch, &statement, tx.now().await?)?;
         let signature = Some(IntentSignature { value: signature.into() });
         Ok(Answer::Reply(FreshBinding { statement: statement.into(), signature }.encode_to_vec()))
     }

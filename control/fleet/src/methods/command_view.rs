@@ -1,5 +1,6 @@
 //! A command as the API shows it: its payload and result as JSON, whatever form they travel in.
 
+use crate::observe::AttestedResultOf;
 use api::commands::Command;
 use api::{Id, Named, Word};
 use kernel::Fault;
@@ -17,16 +18,17 @@ pub(super) struct Seen {
     pub tenant_id: TenantId,
 }
 
-/// `attested` is whether the node's signature over the result was verified.
-pub(super) fn view(row: &Row, attested: bool, now: Timestamp) -> Result<Seen, Fault> {
+pub(super) fn view(row: &Row, now: Timestamp) -> Result<Seen, Fault> {
     let kind = CommandKind::parse(row.get("kind")).ok_or_else(|| StoreError::decode("command", "kind"))?;
     let state =
         CommandState::parse(row.get("state")).ok_or_else(|| StoreError::decode("command", "state"))?;
     let lane = Lane::parse(row.get("lane")).ok_or_else(|| StoreError::decode("command", "lane"))?;
     let created_at = row.ts("created_at");
+    let (command_id, node_id) = (row.id("command_id"), row.id("node_id"));
+    let attested = kind.policy().attested && AttestedResultOf::of(command_id, node_id, row).holds();
     let command = Command {
-        id: Id(row.id("command_id")),
-        node: Named::new(row.id("node_id"), row.get::<_, String>("node_name")),
+        id: Id(command_id),
+        node: Named::new(node_id, row.get::<_, String>("node_name")),
         kind: Word(kind),
         lane: Word(lane),
         destructive: row.get("destructive"),

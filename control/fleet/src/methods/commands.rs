@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use api::commands::{self as api_commands, Command, CommandPayload, CreateCommand};
 use api::{List, Many};
-use kernel::idempotency::Key;
+use kernel::idempotency::{self, Key};
 use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault, Module, wait};
 use model::lifecycle::{CommandState, NodeState};
 use model::{CommandId, CommandKind, ErrorCode, NodeId, TenantId};
-use store::{Op, Row, RowExt};
+use store::{Op, RowExt};
 use wire::proto::agent::command_body::Payload;
 use wire::proto::agent::{DiagNvml, GpuReset, InventoryRefresh, LogsCollect, NodeReboot};
 
@@ -23,7 +23,6 @@ use crate::{DELIVERY_CHANNEL, OBSERVE_QUEUE};
 const KIND: &str = "compute-command";
 const CREATE: Op = Op::new("command_create");
 const CANCEL: Op = Op::new("command_cancel");
-const READ: Op = Op::new("command_read");
 const LOGS_SINCE_SECONDS_DEFAULT: u32 = 3600;
 
 pub(super) fn register(module: Module, fleet: &Fleet) -> Module {
@@ -42,45 +41,21 @@ fn resource(command: &Command, tenant_id: TenantId) -> Resource {
 
 async fn create(fleet: Fleet, call: Arc<Call>, request: CreateCommand) -> Result<Command, Fault> {
     let node = nodes::visible(&fleet, &call, "compute:nodes:get", &request.node).await?;
-    let (kind, node_id) = (request.kind.0, node.node.id.0);
-    let policy = kind.policy();
-    let mut on = Resource::any(KIND, node.tenant_id)
-        .with("resource.kind", kind.name())
-        .with("resource.node", node.node.name.clone())
-        .with("resource.destructive", policy.destructive);
-    if let Some(pool) = &node.node.pool {
-        on = on.with("resource.pool", pool.name.clone());
-    }
-    call.require("compute:commands:create", &on).await?;
-    if matches!(node.node.state.0, NodeState::Revoked | NodeState::Removed) {
-        let message = format!("node {} is {}", node.node.name, node.node.state.0.name());
-        return Err(ApiError::invalid_state(message).into());
-    }
-    if !policy.roles.contains(&node.node.role.0) {
-        let message = format!("{} is nothing a {} does", kind.name(), node.node.role.0.name());
-        return Err(ApiError::new(ErrorCode::Unsupported, message).into());
-    }
-    if policy.destructive && request.confirm.as_ref().is_none_or(|name| name.as_str() != node.node.name) {
-        let message = format!(
-            "{} can take work away; to confirm, give the node's name: {:?}",
-            kind.name(),
-            node.node.name
-        );
-        let refusal = ApiError::new(ErrorCode::ConfirmationRequired, message);
-        return Err(refusal.detail("confirm", node.node.name.clone()).into());
-    }
+    let kind = request.kind.0;
+    call.require("compute:commands:create", &new_resource(&node, kind)).await?;
     let key = request.idempotency_key.as_ref().map(api::IdempotencyKey::as_str);
     let key = Key::of(&call, node.tenant_id, key, &request)?;
     let at_most = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
     if let Some(key) = &key
         && let Some(made) = key.replay(fleet.store()).await?
     {
-        let id = made.parse().map_err(|_| ApiError::not_found("command", &made))?;
-        return settled(&fleet, &call, id, at_most).await;
+        // Before anything is judged: what was made once is answered, whatever became of the node.
+        return settled(&fleet, &call, idempotency::made(&made)?, at_most).await;
     }
+    check(&node.node, kind, request.confirm.as_ref())?;
     let payload = request.payload.unwrap_or_default();
     let command = NewCommand {
-        node_id,
+        node_id: node.node.id.0,
         resource_keys: payload.gpus.as_slice().iter().map(|gpu| gpu.as_str().to_owned()).collect(),
         payload: to_wire(kind, payload),
         valid_for: Duration::from_secs(
@@ -89,36 +64,59 @@ async fn create(fleet: Fleet, call: Arc<Call>, request: CreateCommand) -> Result
         min_generation: 0,
         created_by: call.principal.name.clone(),
     };
+    let id: CommandId = fleet.id();
     let (fleet_ref, call_ref, command, key) = (&fleet, &*call, &command, key.as_ref());
-    let made: String = call
+    let earlier: Option<String> = call
         .tx(fleet_ref.store(), CREATE, |tx| {
             Box::pin(async move {
-                let id = fleet_ref.enqueue(tx, command.clone()).await?.to_string();
                 if let Some(key) = key
-                    && let Some(earlier) = key.claim(tx, &id).await?
+                    && let Some(made) = key.claim(tx, &id.to_string()).await?
                 {
-                    // Ours is undone with the transaction that failed; the one before is the answer.
-                    return Err(Fault::Refused(ApiError::conflict("replayed").detail("replayed", earlier)));
+                    call_ref.about(format!("command/{made}"));
+                    return Ok(Some(made));
                 }
                 call_ref.about(format!("command/{id}"));
-                Ok::<_, Fault>(id)
+                fleet_ref.enqueue(tx, id, command.clone()).await?;
+                Ok::<_, Fault>(None)
             })
         })
-        .await
-        .or_else(replayed)?;
-    let id = made.parse().map_err(|_| ApiError::not_found("command", &made))?;
+        .await?;
+    let id = match earlier {
+        Some(made) => idempotency::made(&made)?,
+        None => id,
+    };
     settled(&fleet, &call, id, at_most).await
 }
 
-/// The command that a call at the same time made under the same key.
-fn replayed(fault: Fault) -> Result<String, Fault> {
-    match &fault {
-        Fault::Refused(error) => match error.details.get("replayed").and_then(serde_json::Value::as_str) {
-            Some(earlier) => Ok(earlier.to_owned()),
-            None => Err(fault),
-        },
-        Fault::Store(_) | Fault::Internal { .. } => Err(fault),
+/// What policies may ask about a command that is not made yet.
+fn new_resource(node: &super::node_view::Seen, kind: CommandKind) -> Resource {
+    let resource = Resource::any(KIND, node.tenant_id)
+        .with("resource.kind", kind.name())
+        .with("resource.node", node.node.name.clone())
+        .with("resource.destructive", kind.policy().destructive);
+    match &node.node.pool {
+        Some(pool) => resource.with("resource.pool", pool.name.clone()),
+        None => resource,
     }
+}
+
+/// Whether this node takes this kind, and whether the caller means it.
+fn check(node: &api::nodes::Node, kind: CommandKind, confirm: Option<&api::Name>) -> Result<(), Fault> {
+    let (policy, name) = (kind.policy(), &node.name);
+    if matches!(node.state.0, NodeState::Revoked | NodeState::Removed) {
+        return Err(ApiError::invalid_state(format!("node {name} is {}", node.state.0.name())).into());
+    }
+    if !policy.roles.contains(&node.role.0) {
+        let message = format!("{} is nothing a {} does", kind.name(), node.role.0.name());
+        return Err(ApiError::new(ErrorCode::Unsupported, message).into());
+    }
+    if policy.destructive && confirm.is_none_or(|given| given.as_str() != *name) {
+        let message =
+            format!("{} can take work away; to confirm, give the node's name: {name:?}", kind.name());
+        let refusal = ApiError::new(ErrorCode::ConfirmationRequired, message);
+        return Err(refusal.detail("confirm", name.clone()).into());
+    }
+    Ok(())
 }
 
 fn to_wire(kind: CommandKind, payload: CommandPayload) -> Payload {
@@ -161,7 +159,8 @@ async fn list(
 ) -> Result<List<Command>, Fault> {
     let node = match &request.node {
         None => None,
-        Some(node) => Some(refs::node(fleet.store(), node).await?.uuid()),
+        // One that may not be seen is not there: its commands do not tell of it either.
+        Some(node) => Some(nodes::visible(&fleet, &call, "compute:nodes:get", node).await?.node.id.0.uuid()),
     };
     let (state, kind) = (request.state.map(|state| state.0.name()), request.kind.map(|kind| kind.0.name()));
     let limit = api::limit_or_default(request.limit);
@@ -172,10 +171,7 @@ async fn list(
         .read(&sql::COMMANDS, &[&one, &after, &node, &state, &kind, &refs::sql_limit(limit)])
         .await?;
     let cursor = refs::next::<CommandId>(&rows, limit, "command_id");
-    let mut items = Vec::with_capacity(rows.len());
-    for row in &rows {
-        items.push(fleet.seen(row, &call).await?);
-    }
+    let items = rows.iter().map(|row| view(row, call.now)).collect::<Result<Vec<_>, _>>()?;
     let shown = call
         .filter("compute:commands:list", items, |seen: &Seen| resource(&seen.command, seen.tenant_id))
         .await?;
@@ -238,7 +234,7 @@ async fn read(fleet: &Fleet, call: &Call, id: CommandId) -> Result<Seen, Fault> 
         .read_opt(&sql::COMMANDS, &[&Some(id.uuid()), &none, &none, &text, &text, &1i64])
         .await?
         .ok_or_else(|| ApiError::not_found("command", id))?;
-    fleet.seen(&row, call).await
+    view(&row, call.now)
 }
 
 async fn settled(
@@ -255,20 +251,4 @@ async fn settled(
         })
     })
     .await
-}
-
-impl Fleet {
-    async fn seen(&self, row: &Row, call: &Call) -> Result<Seen, Fault> {
-        let kind = CommandKind::parse(row.get("kind"));
-        let signed = row.get::<_, Option<&[u8]>>("result_signature").is_some();
-        let mut attested = false;
-        if signed && kind.is_some_and(|kind| kind.policy().attested) {
-            let (node_id, command_id): (NodeId, CommandId) = (row.id("node_id"), row.id("command_id"));
-            attested = self
-                .store()
-                .tx(READ, |tx| Box::pin(self.result_is_attested(tx, node_id, command_id, row)))
-                .await?;
-        }
-        view(row, attested, call.now)
-    }
 }

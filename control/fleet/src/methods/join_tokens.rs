@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::join_tokens::{self as api_tokens, CreateJoinToken, CreatedJoinToken, JoinToken, JoinTokenState};
 use api::{Id, List, Named, Secret, Word};
 use kernel::events::{self, EventKind};
-use kernel::idempotency::Key;
+use kernel::idempotency::{self, Key};
 use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault, Module};
 use model::{JoinTokenId, Role, SiteId, TenantId, Timestamp};
@@ -39,10 +39,8 @@ async fn create(fleet: Fleet, call: Arc<Call>, request: CreateJoinToken) -> Resu
         None => None,
         Some(pool) => {
             let tenant = request.tenant.map(|tenant| tenant.0);
-            let (pool_id, owner) = refs::pool(fleet.store(), &call, tenant, pool).await?;
             // A token with a pool adopts: it takes what adopting takes.
-            call.require("compute:nodes:adopt", &Resource::any("compute-node", owner)).await?;
-            Some(pool_id.uuid())
+            Some(refs::pool_to_adopt_into(fleet.store(), &call, tenant, pool).await?.uuid())
         }
     };
     let id: JoinTokenId = fleet.id();
@@ -52,14 +50,15 @@ async fn create(fleet: Fleet, call: Arc<Call>, request: CreateJoinToken) -> Resu
     let role = request.role.map_or(Role::Node, |role| role.0).name();
     let uses_max = i32::try_from(request.uses_max.map_or(1, api::Int::get)).unwrap_or(i32::MAX);
     let hours = request.expires_in_hours.map_or(api_tokens::JOIN_TOKEN_HOURS_DEFAULT, api::Int::get) as f64;
-    let (user, deferred, key, rng) =
-        (call.principal.user_id.uuid(), request.deferred, key.as_ref(), fleet.rng());
+    let (user, deferred, key, rng, about) =
+        (call.principal.user_id.uuid(), request.deferred, key.as_ref(), fleet.rng(), &*call);
     let earlier: Option<String> = call
         .tx(fleet.store(), CREATE, |tx| {
             Box::pin(async move {
                 if let Some(key) = key
                     && let Some(made) = key.claim(tx, &id.to_string()).await?
                 {
+                    about.about(format!("join-token/{made}"));
                     return Ok(Some(made));
                 }
                 let secret: &[u8] = hash.as_bytes();
@@ -92,7 +91,7 @@ async fn create(fleet: Fleet, call: Arc<Call>, request: CreateJoinToken) -> Resu
 }
 
 async fn replayed(fleet: &Fleet, call: &Call, made: &str) -> Result<CreatedJoinToken, Fault> {
-    let id = made.parse().map_err(|_| ApiError::not_found("join token", made))?;
+    let id = idempotency::made(made)?;
     Ok(CreatedJoinToken { join_token: read(fleet, call, id).await?, secret: None })
 }
 
@@ -104,7 +103,7 @@ async fn list(
     let root = refs::root_tenant(fleet.store()).await?;
     let site = match &request.site {
         None => None,
-        Some(site) => Some(refs::site(fleet.store(), site).await?.uuid()),
+        Some(site) => Some(refs::visible_site(fleet.store(), &call, site).await?.uuid()),
     };
     let limit = api::limit_or_default(request.limit);
     let after = refs::after::<JoinTokenId>(request.cursor.as_ref())?;
@@ -129,14 +128,16 @@ async fn revoke(
     let on = resource(id, root);
     call.require_on("compute:joinTokens:revoke", "compute:joinTokens:list", &on, "join token", id).await?;
     let token = read(&fleet, &call, id).await?;
-    if request.dry_run {
+    if request.dry_run || token.state.0 == JoinTokenState::Revoked {
         return Ok(token);
     }
     call.about(format!("join-token/{id}"));
     let (site_id, rng) = (token.site.id.0, fleet.rng());
     call.tx(fleet.store(), REVOKE, |tx| {
         Box::pin(async move {
-            tx.execute(&sql::JOIN_TOKEN_REVOKE, &[&id.uuid()]).await?;
+            if tx.execute(&sql::JOIN_TOKEN_REVOKE, &[&id.uuid()]).await? == 0 {
+                return Ok(());
+            }
             let data = serde_json::json!({ "siteId": site_id.to_string(), "revoked": true });
             events::append(tx, rng, EventKind::JoinTokenChanged, id, Some(root), data).await?;
             Ok::<_, Fault>(())

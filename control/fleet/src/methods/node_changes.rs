@@ -16,6 +16,8 @@ use super::{on, sql};
 use crate::DELIVERY_CHANNEL;
 use crate::core::{Fleet, node_key};
 
+const LABELS_MAX: i64 = api::LABELS_MAX as i64;
+
 const UPDATE: Op = Op::new("node_update");
 const CORDON: Op = Op::new("node_cordon");
 const DRAIN: Op = Op::new("node_drain");
@@ -60,7 +62,11 @@ async fn update(fleet: Fleet, call: Arc<Call>, request: api_nodes::UpdateNode) -
     let (fleet, name, set, removed, by) = (&fleet, &name, &set, &removed, &by);
     call.tx(fleet.store(), UPDATE, |tx| {
         Box::pin(async move {
-            match tx.execute(&sql::NODE_UPDATE, &[&node_id.uuid(), name, set, removed]).await {
+            match tx.query_opt(&sql::NODE_UPDATE, &[&node_id.uuid(), name, set, removed]).await {
+                Ok(Some(row)) if row.get::<_, i64>("labels") > LABELS_MAX => {
+                    let message = format!("a node has at most {LABELS_MAX} labels: remove some with null");
+                    return Err(ApiError::invalid("/labels", message).into());
+                }
                 Ok(_) => {}
                 Err(err) if err.is_unique("nodes_name_key") => {
                     let name = name.as_deref().unwrap_or_default();
@@ -83,6 +89,13 @@ async fn cordon(fleet: Fleet, call: Arc<Call>, request: api_nodes::CordonNode) -
     let seen = visible(&fleet, &call, "compute:nodes:cordon", &request.node).await?;
     let node_id = must_live(&seen)?;
     let reason = request.reason.map(api::Text::into_string);
+    // A repeated call finds the work done. One over an automatic cordon makes it the caller's, which nothing ends by itself.
+    let same = |cordon: &api::nodes::NodeCordon| {
+        cordon.ends_when.is_none() && reason.as_ref().is_none_or(|reason| *reason == cordon.reason)
+    };
+    if seen.node.cordon.as_ref().is_some_and(same) {
+        return Ok(seen.node);
+    }
     let by = call.principal.name.clone();
     let (fleet, reason, by) = (&fleet, &reason, &by);
     call.tx(fleet.store(), CORDON, |tx| {
@@ -96,6 +109,7 @@ async fn cordon(fleet: Fleet, call: Arc<Call>, request: api_nodes::CordonNode) -
     Ok(read(fleet, &call, node_id).await?.node)
 }
 
+/// Ends a cordon and a drain, and a quarantine too: opening the node is a person's word that somebody looked.
 async fn uncordon(fleet: Fleet, call: Arc<Call>, request: api_nodes::UncordonNode) -> Result<Node, Fault> {
     let seen = visible(&fleet, &call, "compute:nodes:uncordon", &request.node).await?;
     let node_id = must_live(&seen)?;
@@ -103,7 +117,10 @@ async fn uncordon(fleet: Fleet, call: Arc<Call>, request: api_nodes::UncordonNod
     let (fleet, by) = (&fleet, &by);
     call.tx(fleet.store(), CORDON, |tx| {
         Box::pin(async move {
-            tx.execute(&sql::NODE_UNCORDON, &[&node_id.uuid()]).await?;
+            fleet.release_quarantine(tx, node_id, by).await?;
+            if tx.execute(&sql::NODE_UNCORDON, &[&node_id.uuid()]).await? == 0 {
+                return Ok(());
+            }
             fleet.emit(tx, EventKind::NodeUncordoned, node_id, json!({ "by": by })).await?;
             fleet.publish_schedulable(tx, node_id).await
         })
@@ -118,6 +135,9 @@ async fn drain(fleet: Fleet, call: Arc<Call>, request: api_nodes::DrainNode) -> 
     let holds = fleet.holds(node_id).await?;
     if request.dry_run {
         return Ok(NodeChange { node: seen.node, holds, dry_run: true });
+    }
+    if seen.node.draining_since.is_some() {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: false });
     }
     let reason = request.reason.map(api::Text::into_string);
     let by = call.principal.name.clone();

@@ -14,6 +14,8 @@ use store::{Row, RowExt, StoreError};
 pub(super) struct Seen {
     pub node: Node,
     pub tenant_id: TenantId,
+    /// The diagnosis it was adopted with has ended, however.
+    pub acceptance_over: bool,
 }
 
 pub(super) fn view(row: &Row, now: Timestamp) -> Result<Seen, Fault> {
@@ -63,7 +65,7 @@ pub(super) fn view(row: &Row, now: Timestamp) -> Result<Seen, Fault> {
         adopted_at: row.opt_ts("adopted_at").map(Into::into),
         age_seconds: now.since(created_at).as_secs(),
     };
-    Ok(Seen { node, tenant_id: row.id("tenant_id") })
+    Ok(Seen { node, tenant_id: row.id("tenant_id"), acceptance_over: row.get("acceptance_over") })
 }
 
 fn cordon(row: &Row, now: Timestamp) -> Option<NodeCordon> {

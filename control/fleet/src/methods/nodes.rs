@@ -45,10 +45,7 @@ pub(super) async fn visible(
     action: &str,
     reference: &Ref<NodeId>,
 ) -> Result<Seen, Fault> {
-    let shown = match reference {
-        Ref::Id(id) => id.to_string(),
-        Ref::Name(name) => name.clone(),
-    };
+    let shown = refs::shown(reference);
     let seen = match refs::node(fleet.store(), reference).await {
         Ok(node_id) => read(fleet, call, node_id).await,
         Err(fault) => Err(fault),
@@ -80,11 +77,11 @@ async fn list(fleet: Fleet, call: Arc<Call>, request: ListNodes) -> Result<List<
     let tenant = request.tenant.map(|tenant| tenant.0);
     let pool = match &request.pool {
         None => None,
-        Some(pool) => Some(refs::pool(fleet.store(), &call, tenant, pool).await?.0.uuid()),
+        Some(pool) => Some(refs::visible_pool(fleet.store(), &call, tenant, pool).await?.uuid()),
     };
     let site = match &request.site {
         None => None,
-        Some(site) => Some(refs::site(fleet.store(), site).await?.uuid()),
+        Some(site) => Some(refs::visible_site(fleet.store(), &call, site).await?.uuid()),
     };
     let state = request.state.map(|state| state.0.name());
     let condition = request.condition.as_ref().map(|kind| kind.as_str());
@@ -150,22 +147,19 @@ async fn inventory(
 async fn adopt(fleet: Fleet, call: Arc<Call>, request: api_nodes::AdoptNode) -> Result<Node, Fault> {
     let seen = visible(&fleet, &call, "compute:nodes:adopt", &request.node).await?;
     let tenant = request.tenant.map(|tenant| tenant.0);
-    let (pool_id, owner) = refs::pool(fleet.store(), &call, tenant, &request.pool).await?;
-    call.require("compute:nodes:adopt", &Resource::any(KIND, owner)).await?;
+    let pool_id = refs::pool_to_adopt_into(fleet.store(), &call, tenant, &request.pool).await?;
     let node_id = seen.node.id.0;
-    // A repeated call finds the work done.
-    if seen.node.pool.as_ref().map(|pool| pool.id.0) != Some(pool_id) {
-        let by = call.principal.name.clone();
-        let (by, fleet) = (by.as_str(), &fleet);
-        call.tx(fleet.store(), ADOPT, |tx| Box::pin(fleet.adopt(tx, node_id, pool_id, by))).await?;
-    }
+    let by = call.principal.name.as_str();
+    let fleet_ref = &fleet;
+    call.tx(fleet_ref.store(), ADOPT, |tx| Box::pin(fleet_ref.adopt(tx, node_id, pool_id, by))).await?;
     let at_most = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
     let (fleet, call) = (&fleet, &*call);
     wait::until_settled(&*fleet.0.clock, fleet.rng(), at_most, || {
         Box::pin(async move {
-            let node = read(fleet, call, node_id).await?.node;
-            let settled = !matches!(node.state.0, NodeState::Joined | NodeState::Accepting);
-            Ok((node, settled))
+            let seen = read(fleet, call, node_id).await?;
+            // A diagnosis that failed leaves the node accepting, and is an end too.
+            let settled = seen.acceptance_over || seen.node.state.0 != NodeState::Accepting;
+            Ok((seen.node, settled))
         })
     })
     .await

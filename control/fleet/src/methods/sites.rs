@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use api::{Id, List, Ref, sites};
+use api::{Id, List, sites};
 use kernel::events::{self, EventKind};
-use kernel::idempotency::Key;
+use kernel::idempotency::{self, Key};
 use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault, Module};
 use model::{SiteId, TenantId, Timestamp};
@@ -34,17 +34,18 @@ async fn create(fleet: Fleet, call: Arc<Call>, request: sites::CreateSite) -> Re
     if let Some(key) = &key
         && let Some(made) = key.replay(fleet.store()).await?
     {
-        return read(&fleet, &call, made.parse().map_err(|_| ApiError::not_found("site", &made))?).await;
+        return read(&fleet, &call, idempotency::made(&made)?).await;
     }
     let site_id: SiteId = fleet.id();
     call.about(format!("site/{site_id}"));
-    let (name, key, rng) = (request.name.as_str(), key.as_ref(), fleet.rng());
+    let (name, key, rng, about) = (request.name.as_str(), key.as_ref(), fleet.rng(), &*call);
     let earlier: Option<String> = call
         .tx(fleet.store(), CREATE, |tx| {
             Box::pin(async move {
                 if let Some(key) = key
                     && let Some(made) = key.claim(tx, &site_id.to_string()).await?
                 {
+                    about.about(format!("site/{made}"));
                     return Ok(Some(made));
                 }
                 match tx.execute(&sql::SITE_INSERT, &[&site_id.uuid(), &name]).await {
@@ -62,27 +63,14 @@ async fn create(fleet: Fleet, call: Arc<Call>, request: sites::CreateSite) -> Re
             })
         })
         .await?;
-    let made = earlier.and_then(|made| made.parse().ok()).unwrap_or(site_id);
-    read(&fleet, &call, made).await
+    match earlier {
+        Some(made) => read(&fleet, &call, idempotency::made(&made)?).await,
+        None => read(&fleet, &call, site_id).await,
+    }
 }
 
 async fn get(fleet: Fleet, call: Arc<Call>, request: sites::GetSite) -> Result<sites::Site, Fault> {
-    let root = refs::root_tenant(fleet.store()).await?;
-    let site_id = match refs::site(fleet.store(), &request.site).await {
-        Ok(site_id) => site_id,
-        Err(fault) => {
-            // Whether it exists is told only to those who may look.
-            call.require_visible(
-                "compute:sites:get",
-                &Resource::any(KIND, root),
-                "site",
-                shown(&request.site),
-            )
-            .await?;
-            return Err(fault);
-        }
-    };
-    call.require_visible("compute:sites:get", &resource(site_id, root), "site", shown(&request.site)).await?;
+    let site_id = refs::visible_site(fleet.store(), &call, &request.site).await?;
     read(&fleet, &call, site_id).await
 }
 
@@ -113,12 +101,5 @@ fn view(row: &Row, now: Timestamp) -> sites::Site {
         nodes: u32::try_from(row.get::<_, i64>("nodes")).unwrap_or(u32::MAX),
         created_at: created_at.into(),
         age_seconds: now.since(created_at).as_secs(),
-    }
-}
-
-fn shown(site: &Ref<SiteId>) -> String {
-    match site {
-        Ref::Id(id) => id.to_string(),
-        Ref::Name(name) => name.clone(),
     }
 }

@@ -5,6 +5,7 @@ use store::{Sql, sql};
 pub const ROOT_TENANT: Sql = sql("root_tenant", "SELECT tenant_id FROM tenants WHERE parent_id IS NULL");
 
 pub const SITE_INSERT: Sql = sql("site_insert", "INSERT INTO sites (site_id, name) VALUES ($1, $2)");
+pub const SITE_BY_ID: Sql = sql("site_by_id", "SELECT site_id FROM sites WHERE site_id = $1");
 pub const SITE_BY_NAME: Sql = sql("site_by_name", "SELECT site_id FROM sites WHERE name = $1");
 pub const SITES: Sql = sql(
     "sites",
@@ -38,7 +39,7 @@ pub const JOIN_TOKENS: Sql = sql(
 );
 pub const JOIN_TOKEN_REVOKE: Sql = sql(
     "join_token_revoke",
-    "UPDATE join_tokens SET revoked_at = coalesce(revoked_at, compute_now()) WHERE join_token_id = $1",
+    "UPDATE join_tokens SET revoked_at = compute_now() WHERE join_token_id = $1 AND revoked_at IS NULL",
 );
 
 pub const JOIN_REQUESTS: Sql = sql(
@@ -70,7 +71,9 @@ macro_rules! node_columns {
        coalesce(st.conditions, '[]') AS conditions, coalesce(st.sections, '[]') AS sections,
        coalesce(st.applied_generation, 0) AS applied_generation,
        coalesce(st.observed_generation, 0) AS observed_generation, st.agent_version,
-       se.gateway_id, se.session_epoch, se.connected_at, se.closed_at, se.boot_id, se.last_heartbeat_at
+       se.gateway_id, se.session_epoch, se.connected_at, se.closed_at, se.boot_id, se.last_heartbeat_at,
+       n.acceptance_command_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM commands ac
+         WHERE ac.command_id = n.acceptance_command_id AND ac.handled_at IS NULL) AS acceptance_over
      FROM nodes n JOIN sites si USING (site_id) LEFT JOIN pools p USING (pool_id)
      JOIN node_totals t USING (node_id) LEFT JOIN node_status st USING (node_id)
      LEFT JOIN node_sessions se USING (node_id)"
@@ -100,17 +103,18 @@ pub const NODE_INVENTORY_ALL: Sql = sql(
 pub const NODE_UPDATE: Sql = sql(
     "node_update",
     "UPDATE nodes SET name = coalesce($2, name),
-       labels = (labels || $3::jsonb) - $4::text[] WHERE node_id = $1",
+       labels = (labels || $3::jsonb) - $4::text[] WHERE node_id = $1
+     RETURNING (SELECT count(*) FROM jsonb_object_keys(labels)) AS labels",
 );
 pub const NODE_CORDON: Sql = sql(
     "node_cordon",
-    "UPDATE nodes SET cordoned_at = coalesce(cordoned_at, compute_now()), cordoned_by = coalesce(cordoned_by, $2),
-       cordon_reason = coalesce($3, cordon_reason, '') WHERE node_id = $1",
+    "UPDATE nodes SET cordoned_at = coalesce(cordoned_at, compute_now()), cordoned_by = $2,
+       cordon_reason = coalesce($3, cordon_reason, ''), cordon_exit = NULL WHERE node_id = $1",
 );
 pub const NODE_UNCORDON: Sql = sql(
     "node_uncordon",
     "UPDATE nodes SET cordoned_at = NULL, cordoned_by = NULL, cordon_reason = NULL, cordon_exit = NULL,
-       draining_at = NULL WHERE node_id = $1",
+       draining_at = NULL WHERE node_id = $1 AND (cordoned_at IS NOT NULL OR draining_at IS NOT NULL)",
 );
 pub const NODE_DRAIN: Sql = sql(
     "node_drain",
@@ -129,13 +133,17 @@ pub const NODE_REMOVE: Sql = sql(
     "UPDATE nodes SET removed_at = compute_now(), name = name || '.removed-' || left(md5(node_id::text), 8), pool_id = NULL WHERE node_id = $1",
 );
 
+/// A list leaves out results that are large, like a bundle of logs: two hundred of them would not fit an answer.
 pub const COMMANDS: Sql = sql(
     "commands",
     "SELECT c.command_id, c.node_id, n.name AS node_name,
        coalesce(p.tenant_id, (SELECT tenant_id FROM tenants WHERE parent_id IS NULL)) AS tenant_id,
-       c.kind, c.lane, c.destructive, c.state, c.body, c.reason, c.message, c.result, c.result_signature,
-       c.result_key_sha256, c.result_state, c.created_by, c.attempts, c.not_before, c.not_after, c.created_at,
-       c.dispatched_at, c.settled_at, c.cancel_reason
+       c.kind, c.lane, c.destructive, c.state, c.body, c.reason, c.message, c.created_by, c.attempts, c.not_before,
+       c.not_after, c.created_at, c.dispatched_at, c.settled_at, c.cancel_reason,
+       CASE WHEN $1 IS NOT NULL OR octet_length(c.result) <= 16384 THEN c.result END AS result,
+       sha256(coalesce(c.result, '')) AS result_sha256, c.result_signature, c.result_state,
+       (SELECT k.spki_der FROM node_certs k WHERE k.spki_sha256 = c.result_key_sha256 AND k.node_id = c.node_id
+          AND k.revoked_at IS NULL ORDER BY k.issued_at DESC LIMIT 1) AS result_spki
      FROM commands c JOIN nodes n USING (node_id) LEFT JOIN pools p USING (pool_id)
      WHERE ($1::uuid IS NULL OR c.command_id = $1) AND ($2::uuid IS NULL OR c.command_id < $2)
        AND ($3::uuid IS NULL OR c.node_id = $3) AND ($4::text IS NULL OR c.state = $4)
@@ -147,6 +155,7 @@ pub const COMMANDS: Sql = sql(
 pub const STATEMENTS: &[Sql] = &[
     ROOT_TENANT,
     SITE_INSERT,
+    SITE_BY_ID,
     SITE_BY_NAME,
     SITES,
     POOL_BY_NAME,
