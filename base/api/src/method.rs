@@ -79,6 +79,12 @@ pub struct MethodRow {
     pub parse: fn(Value) -> Result<Value, InvalidRequest>,
 }
 
+impl std::fmt::Debug for MethodRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 impl MethodRow {
     pub const fn of<M: Method>() -> Self {
         Self {

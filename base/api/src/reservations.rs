@@ -135,8 +135,10 @@ pub struct CreateReservation {
     /// As `nodes.get` shows it, exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<Text<1, 128>>,
+    /// CPUs, as the machine counts its hardware threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpu: Option<Int<0, 4096>>,
+    /// Memory.
     #[serde(rename = "memoryGiB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_gib: Option<Int<0, 65_536>>,

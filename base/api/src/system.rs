@@ -24,10 +24,16 @@ pub struct ObserveOnly {
 pub struct JoinFacts {
     /// `https://gw.example.com:8443`.
     pub gateway_url: String,
+    /// The name in the gateway's certificate, when it is reached by another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
     /// SHA-256 pins of the three keys an agent is installed with, as `bcd` takes them.
     pub serving_ca_pin: String,
     pub join_signing_pin: String,
     pub join_encryption_pin: String,
+    /// The key that join tokens are sealed to, as the text of a JWK.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join_encryption_key: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]

@@ -56,7 +56,7 @@ impl EventStream {
 
     /// The next event. Connections that break are made again without end; a refusal that another try would meet again is
     /// the stream's end. Cancel-safe: an event that was not given is given by the next call.
-    pub fn next(&mut self) -> BoxFuture<'_, Result<Event, ClientError>> {
+    pub fn next_event(&mut self) -> BoxFuture<'_, Result<Event, ClientError>> {
         Box::pin(async move {
             loop {
                 if let Some(event) = self.ready.pop_front() {

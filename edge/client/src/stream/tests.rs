@@ -28,7 +28,7 @@ async fn a_stream_goes_on_after_the_last_event_it_gave() {
     let mut events = client(&stub)
         .events(EventFilter { kind: Some("node".to_owned()), ..EventFilter::default() }, Some(6));
     for seq in 7..=9 {
-        assert_eq!(events.next().await.expect("it comes").seq, seq);
+        assert_eq!(events.next_event().await.expect("it comes").seq, seq);
     }
     let asked = stub.asked();
     assert_eq!(asked[0].line, "GET /api/compute/events/stream?type=node");
@@ -40,6 +40,7 @@ async fn a_stream_goes_on_after_the_last_event_it_gave() {
 #[tokio::test]
 async fn a_refusal_ends_the_stream() {
     let stub = Stub::script(vec![Answer::error(ErrorCode::AccessDenied, "no", json!({}))]);
-    let error = client(&stub).events(EventFilter::default(), None).next().await.expect_err("it is refused");
+    let error =
+        client(&stub).events(EventFilter::default(), None).next_event().await.expect_err("it is refused");
     assert_eq!(error.refusal().map(crate::Refusal::code), Some(ErrorCode::AccessDenied));
 }
