@@ -137,6 +137,9 @@ events! {
     /// A node proved intent newer than this database holds: the database is older than what it ordered.
     SecurityRestoreSuspected = "security.restore-suspected" on "node" { epoch, generation, reason };
 
+    /// Somebody stood by a restored database: intent flows again, under a new epoch.
+    DeploymentRestored = "deployment.restored" on "deployment" { epoch, reason, by };
+
     /// A site was made.
     SiteCreated = "site.created" on "site" { name };
     /// A pool was made.

@@ -1,29 +1,41 @@
-//! What happened, and who asked for it: events, the audit log, parked work, and how long each is kept.
+//! What happened, and who asked for it: events, the audit log, parked work, how long each is kept, and the deployment's
+//! own account of itself.
 //!
-//! Nothing here writes an event or an entry: the kernel does, in the transaction of the change it tells of.
+//! Events and entries are written by the kernel, in the transaction of the change they tell of; here they are read.
 
 mod audit;
 mod events;
 mod parked;
 mod retention;
 mod sql;
+mod system;
 
 use std::sync::Arc;
 
+use api::system::JoinFacts;
 use kernel::events::EventReader;
 use kernel::{BoxFuture, Call, Fault, Module};
+use kit::{OsRng, Rng};
 use store::Store;
 
 /// Reads the records.
 pub struct Ledger {
     store: Store,
     reader: EventReader,
+    rng: Arc<dyn Rng>,
+    /// What `system.info` tells a machine that wants to join.
+    join: Option<JoinFacts>,
 }
 
 impl Ledger {
+    /// For a deployment that publishes no gateway.
     pub fn new(store: Store) -> Arc<Self> {
+        Self::with_join(store, Arc::new(OsRng), None)
+    }
+
+    pub fn with_join(store: Store, rng: Arc<dyn Rng>, join: Option<JoinFacts>) -> Arc<Self> {
         let reader = EventReader::new(store.clone());
-        Arc::new(Self { store, reader })
+        Arc::new(Self { store, reader, rng, join })
     }
 }
 
@@ -46,5 +58,7 @@ pub fn module(ledger: &Arc<Ledger>) -> Module {
         .method::<api::audit::List, _>(handler(ledger, audit::list))
         .method::<api::work::ListParked, _>(handler(ledger, parked::list))
         .method::<api::work::Requeue, _>(handler(ledger, parked::requeue))
+        .method::<api::system::Info, _>(handler(ledger, system::info))
+        .method::<api::system::ConfirmRestore, _>(handler(ledger, system::confirm_restore))
         .pass(Arc::new(retention::Retention::new(ledger.store.clone())))
 }

@@ -1,4 +1,4 @@
-//! Every statement of this module. It only reads; what is durable here was written by the kernel.
+//! Every statement of this module. They only read: what is durable here is written by the kernel and the store.
 
 use store::{Sql, sql};
 
@@ -49,9 +49,47 @@ pub(crate) const PARKED_IDS: Sql = sql(
      ORDER BY work_id LIMIT $3",
 );
 
+pub(crate) const PARKED_COUNT: Sql =
+    sql("parked_count", "SELECT count(*) AS parked FROM work WHERE state = 'parked'");
+
+pub(crate) const NODES_BY_STATE: Sql = sql(
+    "nodes_by_state",
+    "SELECT state, count(*) AS count FROM nodes WHERE state <> 'removed' GROUP BY state ORDER BY state",
+);
+pub(crate) const RESERVATIONS_BY_STATE: Sql = sql(
+    "reservations_by_state",
+    "SELECT state, count(*) AS count FROM reservations
+     WHERE state IN ('scheduling', 'placed', 'active', 'releasing') GROUP BY state ORDER BY state",
+);
+pub(crate) const GATEWAYS: Sql = sql(
+    "gateways_live",
+    "SELECT g.gateway_id, g.address, g.started_at, g.drained_at,
+            (SELECT count(*) FROM node_sessions s
+             WHERE s.gateway_id = g.gateway_id AND s.gateway_epoch = g.epoch AND s.closed_at IS NULL) AS sessions
+     FROM gateways g WHERE g.expires_at > compute_now() ORDER BY g.gateway_id LIMIT 1000",
+);
+pub(crate) const EPOCH_LOCK: Sql = sql("epoch_lock", "SELECT epoch FROM deployment FOR UPDATE");
+/// As the queue of specs names nodes.
+pub(crate) const NODE_KEYS: Sql = sql(
+    "node_keys",
+    "SELECT node_id::text AS key FROM nodes WHERE state NOT IN ('revoked', 'removed') ORDER BY node_id",
+);
+
 /// For the test that prepares them.
 #[cfg(test)]
-pub(crate) const ALL: &[Sql] = &[EVENTS_BEFORE, EVENTS_AFTER, AUDIT_LIST, PARKED_LIST, PARKED_IDS];
+pub(crate) const ALL: &[Sql] = &[
+    EVENTS_BEFORE,
+    EVENTS_AFTER,
+    AUDIT_LIST,
+    PARKED_LIST,
+    PARKED_IDS,
+    PARKED_COUNT,
+    NODES_BY_STATE,
+    RESERVATIONS_BY_STATE,
+    GATEWAYS,
+    EPOCH_LOCK,
+    NODE_KEYS,
+];
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,5 @@
 //! The API over HTTP, on a real database.
+#![allow(clippy::unwrap_used)] // Helpers of tests lie outside test functions.
 
 mod front;
 mod streams;
