@@ -115,7 +115,7 @@ pub fn section_is_empty(spec: &NodeSpec, section: Section) -> bool {
     }
 }
 
-/// Sections in a spec that this build does not know: their field numbers.
+/// Sections in a spec that this build does not know and that ask for something: their field numbers.
 /// A newer control plane's section must be reported UNSUPPORTED, not lost without a word.
 pub fn unknown_sections(encoded_spec: &[u8]) -> Vec<u32> {
     let mut numbers = Vec::new();
@@ -123,10 +123,12 @@ pub fn unknown_sections(encoded_spec: &[u8]) -> Vec<u32> {
     while !rest.is_empty() {
         let Ok((tag, wire_type)) = prost::encoding::decode_key(&mut rest) else { break };
         let context = prost::encoding::DecodeContext::default();
+        // A message of length 0, its one byte of length apart, is an empty section.
+        let empty = wire_type == prost::encoding::WireType::LengthDelimited && rest.first() == Some(&0);
         if prost::encoding::skip_field(wire_type, tag, &mut rest, context).is_err() {
             break;
         }
-        if !Section::ALL.iter().any(|section| section.number() == tag) && !numbers.contains(&tag) {
+        if !empty && !Section::ALL.iter().any(|section| section.number() == tag) && !numbers.contains(&tag) {
             numbers.push(tag);
         }
     }

@@ -52,6 +52,8 @@ fn a_section_of_the_future_is_named_by_its_number() {
     let mut bytes = hold("a", &["x"]).encode_to_vec();
     bytes.extend([9 << 3 | 2, 3, 1, 2, 3]);
     assert_eq!(spec::unknown_sections(&bytes), vec![9]);
+    bytes.extend([10 << 3 | 2, 0]);
+    assert_eq!(spec::unknown_sections(&bytes), vec![9], "an empty one asks for nothing");
 }
 
 #[test]
