@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::Rng;
+use model::condition::Severity;
 use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, SiteId, Timestamp};
 use pki::worker::CommandVerifier;
 use pki::{SigningKey, TrustBundle};
@@ -55,12 +56,18 @@ pub struct Node {
     pub capabilities: Vec<String>,
 }
 
+/// From when to when the node's certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Certificate {
+    pub begins: Timestamp,
+    pub ends: Timestamp,
+}
+
 /// What an engine is made from.
 pub struct EngineParts {
     pub node: Node,
     pub key: SigningKey,
-    /// When the node's certificate ends.
-    pub certificate_ends: Timestamp,
+    pub certificate: Certificate,
     pub trust: TrustBundle,
     /// Mirrored beside the journal.
     pub marks: Marks,
@@ -108,7 +115,7 @@ pub enum Input {
     /// The node has a new key and certificate, both durable.
     Renewed {
         key: Box<SigningKey>,
-        ends: Timestamp,
+        certificate: Certificate,
     },
     /// A ticket was used: remember it until then. Answered by `Effect::Reply(token)` once durable, if it was new.
     SpendTicket {
@@ -121,7 +128,7 @@ pub enum Input {
 pub struct Engine {
     node: Node,
     key: SigningKey,
-    certificate_ends: Timestamp,
+    certificate: Certificate,
     trust: TrustBundle,
     /// A newer bundle on its way to disk.
     trust_pending: Option<Box<TrustBundle>>,
@@ -154,7 +161,7 @@ impl Engine {
     /// The engine of a process that has just started: what an earlier one left and needs no one's word is settled at once,
     /// and the spec it held is enforced again.
     pub fn new(parts: EngineParts, now: Now) -> Self {
-        let EngineParts { node, key, certificate_ends, trust, marks, journal_id, incarnation, .. } = parts;
+        let EngineParts { node, key, certificate, trust, marks, journal_id, incarnation, .. } = parts;
         let mut journal = Journal::new(journal_id, incarnation, parts.limits, &parts.loaded);
         journal.raise_marks(marks);
         let held = parts.loaded.spec.as_ref().and_then(|stored| {
@@ -167,7 +174,7 @@ impl Engine {
             verifier: CommandVerifier::new(trust.deployment_id, &trust.command_roots),
             node,
             key,
-            certificate_ends,
+            certificate,
             trust,
             trust_pending: None,
             journal,
@@ -270,9 +277,9 @@ impl Engine {
             }
             Input::Converge => self.effects.push(Effect::Converge),
             Input::TrustStored { version } => self.trust_stored(version),
-            Input::Renewed { key, ends } => {
+            Input::Renewed { key, certificate } => {
                 self.key = *key;
-                self.certificate_ends = ends;
+                self.certificate = certificate;
             }
             Input::SpendTicket { id, until, token } => {
                 if self.journal.spend_ticket(&id, until) {
@@ -297,6 +304,7 @@ impl Engine {
                 Due::Heartbeat { seq, with_hashes } => self.beat(seq, with_hashes),
             }
         }
+        self.watch_certificate(now);
         self.send_events();
         self.send_status(now);
         if self.next_sweep <= now.monotonic {
@@ -343,6 +351,23 @@ impl Engine {
             at: estimate,
         };
         act(&mut self.dispatcher, &facts, &mut cx)
+    }
+
+    /// A renewal that is late is told while there is still time to do something about it.
+    fn watch_certificate(&mut self, now: Now) {
+        const KIND: &str = "CertificateExpiring";
+        let Certificate { begins, ends } = self.certificate;
+        let at = self.server_time(now);
+        let late = at > crate::renew::late(begins, ends);
+        if !late && !self.own_facts.contains_key(KIND) {
+            return;
+        }
+        let fact = late.then(|| {
+            let (severity, reason) =
+                if at > ends { (Severity::Blocking, "expired") } else { (Severity::Warning, "renewal-late") };
+            frames::agent_fact(KIND, severity, reason, &format!("the node's certificate ends at {ends}"))
+        });
+        self.own_fact(KIND, fact, now);
     }
 
     fn disconnected(&mut self, why: &str, pushback: Option<Duration>, now: Now) {

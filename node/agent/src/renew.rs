@@ -30,6 +30,11 @@ pub fn due(not_before: Timestamp, not_after: Timestamp) -> Timestamp {
     not_before.saturating_add(not_after.since(not_before).mul_f64(0.6))
 }
 
+/// When a certificate that was still not renewed is worth a person's attention: at 80%, after hours of tries.
+pub fn late(not_before: Timestamp, not_after: Timestamp) -> Timestamp {
+    not_before.saturating_add(not_after.since(not_before).mul_f64(0.8))
+}
+
 /// Asks for the next certificate for a new key. The identity that comes back replaces nothing yet: the caller makes it
 /// durable first, and keeps the old key and certificate until then. `at` is server time.
 pub async fn renew(

@@ -2,7 +2,9 @@
 //! or behind a port.
 
 mod actor;
+mod connection;
 mod converger;
+mod renewal;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock::Now;
 use crate::converge::{Converger, PassReport};
 use crate::desired::HeldSpec;
-use crate::engine::{Engine, EngineParts, Node};
+use crate::engine::{Certificate, Engine, EngineParts, Node};
 use crate::hardware::{Hardware, Host};
 use crate::identity::{Identity, IdentityError, IdentityStore};
 use crate::journal::{JournalError, JournalStore, Limits};
@@ -27,6 +29,8 @@ use actor::Actor;
 
 /// Requests to the engine that wait. Commands come through the session, so these are a few callers and workers.
 const INBOX: usize = 64;
+/// How long running commands, and a converge pass, get to come to an end when the daemon stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an agent is made from.
 pub struct AgentParts {
@@ -157,6 +161,7 @@ pub fn run(parts: AgentParts, supervisor: &Supervisor) -> Result<Agent, AgentErr
         inbox: inbox.clone(),
         node_id: identity.node_id,
         boot_id: parts.boot_id.clone(),
+        clock: parts.clock.clone(),
     };
     let actor = Actor::new(
         actor::Ports {
@@ -203,7 +208,7 @@ fn engine_parts(parts: &AgentParts, identity: &Identity, now: Now) -> Result<Eng
             capabilities: parts.hardware.capabilities(),
         },
         key: identity.key.clone(),
-        certificate_ends: identity.not_after,
+        certificate: Certificate { begins: identity.not_before, ends: identity.not_after },
         trust: identity.trust.clone(),
         marks: identity.marks,
         journal_id: parts.journal.id(),
@@ -215,9 +220,6 @@ fn engine_parts(parts: &AgentParts, identity: &Identity, now: Now) -> Result<Eng
         rng: parts.rng.clone(),
     })
 }
-
-/// How long running commands get to come to an end when the daemon stops.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

@@ -45,7 +45,10 @@ impl Engine {
             })
             .take(HELLO_COMMANDS_MAX)
             .collect();
-        let results = self.hello_results(FRAME_BYTES_MAX - HELLO_ROOM - self.journal.spec_bytes());
+        // Costs are rounded up, so they are more than the bytes; the largest spec leaves no room for results, and those follow
+        // after the Welcome.
+        let room = FRAME_BYTES_MAX.saturating_sub(HELLO_ROOM).saturating_sub(self.journal.spec_bytes());
+        let results = self.hello_results(room);
         let hello = Hello {
             node_id: self.node.node_id.to_string(),
             protocol_min: PROTOCOL_MIN,
@@ -95,7 +98,7 @@ impl Engine {
                 Ok(id) => self.with_dispatcher(now, |dispatcher, _, cx| dispatcher.cancel(id, cx)),
                 Err(_) => tracing::warn!("cancel without a readable command id, ignored"),
             },
-            Frame::Ack(ack) => self.ack(&ack),
+            Frame::Ack(ack) => self.ack(&ack, now),
             Frame::Drain(drain) => {
                 let delay = std::time::Duration::from_millis(drain.reconnect_after_ms.into());
                 tracing::info!(reason = %crate::conditions::cut(&drain.reason), ?delay, "gateway drains");
@@ -117,7 +120,7 @@ impl Engine {
             return self.hang_up("the gateway speaks no protocol version of ours", now);
         }
         let mark = self.journal.marks().server_time_ms;
-        if let Err(refused) = self.clock.welcome(welcome.server_time_ms, mark, self.certificate_ends, now) {
+        if let Err(refused) = self.clock.welcome(welcome.server_time_ms, mark, self.certificate.ends, now) {
             tracing::warn!(err = %refused, "Welcome refused");
             let fact = agent_fact("ServerTimeRefused", Severity::Warning, "clock", &refused.to_string());
             self.own_fact("ServerTimeRefused", Some(fact), now);
@@ -189,7 +192,7 @@ impl Engine {
         }
     }
 
-    fn ack(&mut self, ack: &Ack) {
+    fn ack(&mut self, ack: &Ack, now: Now) {
         if ack.event_seq > 0 && ack.journal_id == self.journal.id().to_string() {
             // Beyond what there is says nothing about this journal within a session.
             let seq = ack.event_seq.min(self.journal.last_seq());
@@ -198,6 +201,10 @@ impl Engine {
         }
         for id in ack.command_ids.iter().take(HELLO_COMMANDS_MAX).filter_map(|id| id.parse().ok()) {
             self.journal.result_acked(id);
+        }
+        if self.own_facts.contains_key("JournalFull") {
+            // The next command finds out whether it was enough.
+            self.own_fact("JournalFull", None, now);
         }
     }
 
@@ -218,7 +225,7 @@ impl Engine {
                 "no new command is taken until results are acknowledged",
             )
         });
-        if full.is_some() || self.own_facts.contains_key("JournalFull") {
+        if full.is_some() {
             self.own_fact("JournalFull", full, now);
         }
         self.mirror_marks();
@@ -285,7 +292,7 @@ impl Engine {
     }
 }
 
-fn agent_fact(kind: &str, severity: Severity, reason: &str, message: &str) -> Fact {
+pub(super) fn agent_fact(kind: &str, severity: Severity, reason: &str, message: &str) -> Fact {
     Fact {
         kind: kind.to_owned(),
         severity,

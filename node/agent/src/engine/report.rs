@@ -136,7 +136,7 @@ impl Engine {
     }
 
     pub(super) fn send_status(&mut self, now: Now) {
-        if !self.status_deadline().is_some_and(|due| due <= now.monotonic) {
+        if self.status_deadline().is_none_or(|due| due > now.monotonic) {
             return;
         }
         self.status.dirty = false;

@@ -113,7 +113,7 @@ impl Engine {
                 acked_event_seq: self.journal.acked_seq(),
                 unacked_results: self.journal.unacked_results().count(),
             },
-            certificate_not_after: self.certificate_ends.to_string(),
+            certificate_not_after: self.certificate.ends.to_string(),
             trust_version: self.trust.version,
             intent_enforced: true,
         }

@@ -11,6 +11,10 @@ use wire::proto::agent::{CommandUpdate, EventClass};
 use super::rules::{self, Settlement};
 use super::{Entry, Loaded, Marks, Stage, StoredEvent, StoredSpec, Write, cost};
 
+/// How far an acknowledgement may lift the sequence numbers. No journal loses more events to an older copy of itself, and a
+/// gateway must not be able to use the numbers up.
+const LIFT_MAX: u64 = 1 << 32;
+
 /// Bounds of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -295,7 +299,7 @@ impl Journal {
     /// The control plane has every event up to `seq`. One beyond the last given out means that this journal is an older
     /// copy: its numbers go on above, since events under the ack would be taken for known.
     pub fn events_acked(&mut self, seq: u64) {
-        if seq <= self.acked_seq {
+        if seq <= self.acked_seq || seq > self.last_seq.saturating_add(LIFT_MAX) {
             return;
         }
         self.acked_seq = seq;

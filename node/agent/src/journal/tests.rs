@@ -199,6 +199,10 @@ fn an_ack_above_what_was_sent_lifts_the_numbers_of_an_older_copy() {
     journal.append(metric(1), at(0));
     journal.events_acked(40);
     assert_eq!(journal.append(metric(1), at(0)), Some(41));
+    for absurd in [u64::MAX, u64::MAX - 1, 1 << 40] {
+        journal.events_acked(absurd);
+    }
+    assert_eq!(journal.append(metric(1), at(0)), Some(42), "an absurd one says nothing");
 }
 
 /// What every store must do. Each case gets a new one, and a way to look at the same one again as after a restart.

@@ -5,16 +5,16 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use kit::{Backoff, Clock, Rng, Supervisor, TaskHandle, TaskKind};
 use model::{CommandId, CommandKind, Timestamp};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use wire::proto::agent::NodeFrame;
 use wire::proto::agent::command_body::Payload;
-use wire::proto::agent::{GatewayFrame, NodeFrame};
 
+use super::connection::{Wire, WireEvent};
+use super::renewal::Renewal;
 use super::{AgentError, Mailbox, Message, STOP_PATIENCE};
 use crate::clock::Now;
 use crate::effect::{Effect, Outgoing};
@@ -23,11 +23,9 @@ use crate::hardware::{Hardware, Host};
 use crate::identity::{Identity, IdentityStore};
 use crate::journal::{JournalStore, Write};
 use crate::kinds::{CommandContext, KindHandler, Outcome};
-use crate::link::{Connection, FrameSender, Link, LinkError};
-use crate::renew::{self, RenewError};
+use crate::link::{Connection, Link};
 
 const COMMAND: TaskKind = TaskKind::isolated("command");
-const RENEWAL: TaskKind = TaskKind::isolated("renewal");
 /// Inputs of one step, and so of one fsync. More would only make the first of them wait.
 const BATCH: usize = 64;
 /// Frames that wait for the transport. A gateway that lets this many pile up has stopped reading.
@@ -37,9 +35,6 @@ const HARDWARE_PERIOD: Duration = Duration::from_secs(30);
 /// A commit that fails is tried this often, opening the file again each time, before the daemon gives up and is started
 /// afresh: it cannot work without its memory.
 const COMMIT_ATTEMPTS: u32 = 5;
-
-/// Jitter may draw next to nothing; a renewal is not worth asking for more often.
-const RENEWAL_WAIT_MIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Ports {
     pub clock: Arc<dyn Clock>,
@@ -53,41 +48,19 @@ pub(super) struct Ports {
     pub supervisor: Supervisor,
 }
 
-enum Wire {
-    Down,
-    Dialing(BoxFuture<'static, Result<Connection, LinkError>>),
-    Up { outgoing: FrameSender, incoming: BoxStream<'static, Result<GatewayFrame, LinkError>> },
-}
-
-/// What the connection had to say.
-enum WireEvent {
-    Connected(Box<Connection>),
-    Frame(Box<GatewayFrame>),
-    Ended(Option<LinkError>),
-}
-
 pub(super) struct Actor {
-    ports: Ports,
-    engine: Engine,
-    identity: Identity,
+    pub(super) ports: Ports,
+    pub(super) engine: Engine,
+    pub(super) identity: Identity,
     boot_id: String,
-    mailbox: Mailbox,
+    pub(super) mailbox: Mailbox,
     wire: Wire,
     outbox: VecDeque<NodeFrame>,
     workers: HashMap<CommandId, TaskHandle>,
     replies: BTreeMap<u64, oneshot::Sender<bool>>,
     next_token: u64,
     next_hardware: Duration,
-    renewal: Renewal,
-}
-
-/// When the certificate is asked for again.
-struct Renewal {
-    under_way: bool,
-    /// Believed, and not durable yet.
-    got: Option<Box<Identity>>,
-    not_before: Duration,
-    backoff: Backoff,
+    pub(super) renewal: Renewal,
 }
 
 impl Actor {
@@ -104,16 +77,11 @@ impl Actor {
             replies: BTreeMap::new(),
             next_token: 0,
             next_hardware: Duration::ZERO,
-            renewal: Renewal {
-                under_way: false,
-                got: None,
-                not_before: Duration::ZERO,
-                backoff: Backoff::new(renew::RETRY_FIRST, renew::RETRY_CEILING),
-            },
+            renewal: Renewal::default(),
         }
     }
 
-    fn now(&self) -> Now {
+    pub(super) fn now(&self) -> Now {
         Now::read(self.ports.clock.as_ref())
     }
 
@@ -386,7 +354,7 @@ impl Actor {
     }
 
     /// True when it is durable; only then it is used.
-    async fn store_identity(&mut self, identity: Identity) -> bool {
+    pub(super) async fn store_identity(&mut self, identity: Identity) -> bool {
         let store = self.ports.identity.clone();
         let stored = identity.clone();
         let result = tokio::task::spawn_blocking(move || store.store(&stored)).await;
@@ -402,98 +370,6 @@ impl Actor {
             Err(err) => {
                 tracing::error!(err = %err, "identity could not be stored");
                 false
-            }
-        }
-    }
-
-    /// Monotonic; server time judges the certificate, so the wait is recomputed with every step.
-    fn renewal_due(&self, now: Now) -> Duration {
-        if self.renewal.under_way {
-            return Duration::MAX;
-        }
-        let due = renew::due(self.identity.not_before, self.identity.not_after);
-        let wait = due.since(self.engine.server_time(now));
-        (now.monotonic + wait).max(self.renewal.not_before)
-    }
-
-    fn start_renewal(&mut self, now: Now) {
-        self.renewal.under_way = true;
-        let (link, identity) = (self.ports.link.clone(), self.identity.clone());
-        let (inbox, rng) = (self.mailbox.inbox.clone(), self.ports.rng.clone());
-        let at = self.engine.server_time(now);
-        self.ports.supervisor.spawn(RENEWAL, |cancel| async move {
-            let entropy = crate::entropy::RngEntropy(rng);
-            // Dropping a renewal loses an answer nobody relies on yet: the old key and certificate are still in place.
-            tokio::select! {
-                result = renew::renew(link.as_ref(), &identity, &entropy, at) => {
-                    let _ = inbox.send(Message::Renewed(Box::new(result))).await;
-                }
-                () = cancel.cancelled() => {}
-            }
-            Ok::<_, Infallible>(())
-        });
-    }
-
-    fn renewed(&mut self, result: Result<Identity, RenewError>) {
-        match result {
-            Ok(renewed) => self.renewal.got = Some(Box::new(renewed)),
-            Err(err) => {
-                tracing::warn!(err = kit::chain(&err), "renewal failed, the certificate held goes on");
-                self.renew_later();
-            }
-        }
-    }
-
-    /// Makes a renewed identity durable, and only then uses it.
-    async fn take_renewal(&mut self, inputs: &mut Vec<Input>) {
-        let Some(renewed) = self.renewal.got.take() else { return };
-        let (key, ends) = (Box::new(renewed.key.clone()), renewed.not_after);
-        if self.store_identity(renew::take(&self.identity, *renewed)).await {
-            tracing::info!(node_id = %self.identity.node_id, not_after = %ends, "renewed the certificate");
-            self.renewal.under_way = false;
-            self.renewal.backoff.reset();
-            inputs.push(Input::Renewed { key, ends });
-        } else {
-            self.renew_later();
-        }
-    }
-
-    fn renew_later(&mut self) {
-        self.renewal.under_way = false;
-        let wait = self.renewal.backoff.next_wait(self.ports.rng.as_ref()).max(RENEWAL_WAIT_MIN);
-        self.renewal.not_before = self.now().monotonic + wait;
-    }
-}
-
-impl WireEvent {
-    fn incoming(next: Option<Result<GatewayFrame, LinkError>>) -> Self {
-        match next {
-            Some(Ok(frame)) => WireEvent::Frame(Box::new(frame)),
-            Some(Err(err)) => WireEvent::Ended(Some(err)),
-            None => WireEvent::Ended(None),
-        }
-    }
-}
-
-impl Wire {
-    /// The next thing of the connection. `None` when a frame of the outbox went out. Never returns while down.
-    async fn next(&mut self, outbox: &mut VecDeque<NodeFrame>) -> Option<WireEvent> {
-        match self {
-            Wire::Down => std::future::pending().await,
-            Wire::Dialing(dial) => match dial.await {
-                Ok(connection) => Some(WireEvent::Connected(Box::new(connection))),
-                Err(err) => Some(WireEvent::Ended(Some(err))),
-            },
-            Wire::Up { outgoing, incoming } if outbox.is_empty() => {
-                let _ = outgoing;
-                Some(WireEvent::incoming(incoming.next().await))
-            }
-            Wire::Up { outgoing, incoming } => {
-                // Cancel-safe: `next` and `reserve` take nothing before they return; a frame leaves the outbox only with room.
-                tokio::select! {
-                    next = incoming.next() => Some(WireEvent::incoming(next)),
-                    sent = outgoing.send(|| outbox.pop_front()) => (!sent).then_some(WireEvent::Ended(None)),
-                }
             }
         }
     }

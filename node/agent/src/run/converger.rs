@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use kit::Wake;
+use kit::{Clock, Wake};
 use model::NodeId;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::Message;
+use super::{Message, STOP_PATIENCE};
 use crate::converge::{self, ConvergeContext, Converger, DRIFT_PERIOD, RETRY_PERIOD};
 use crate::desired::HeldSpec;
 
@@ -19,6 +19,12 @@ pub(super) struct Loop {
     pub inbox: mpsc::Sender<Message>,
     pub node_id: NodeId,
     pub boot_id: String,
+    pub clock: Arc<dyn Clock>,
+}
+
+async fn over(clock: &dyn Clock, cancel: &CancellationToken) {
+    cancel.cancelled().await;
+    clock.sleep(STOP_PATIENCE).await;
 }
 
 impl Loop {
@@ -39,7 +45,11 @@ impl Loop {
                 first_pass,
                 cancel: cancel.clone(),
             };
-            let report = converge::pass(&mut self.convergers, &held, &context).await;
+            // A pass that does not come to an end when asked is dropped where it waits, as a crash would.
+            let report = tokio::select! {
+                report = converge::pass(&mut self.convergers, &held, &context) => report,
+                () = over(self.clock.as_ref(), &cancel) => return Ok(()),
+            };
             at_most = if report.settled() { DRIFT_PERIOD } else { RETRY_PERIOD };
             first_pass = false;
             if self.inbox.send(Message::Passed(report)).await.is_err() {

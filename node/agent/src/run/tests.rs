@@ -378,6 +378,67 @@ async fn a_certificate_is_renewed_at_sixty_percent_and_used_from_the_next_connec
     agent.stop().await;
 }
 
+/// Counts the commits of a store in memory.
+struct Counted {
+    store: MemoryJournal,
+    commits: AtomicU32,
+}
+
+impl JournalStore for Counted {
+    fn id(&self) -> model::JournalId {
+        self.store.id()
+    }
+
+    fn load(&self) -> Result<crate::journal::Loaded, JournalError> {
+        self.store.load()
+    }
+
+    fn commit(&self, writes: Vec<crate::journal::Write>) -> BoxFuture<'_, Result<(), JournalError>> {
+        self.commits.fetch_add(1, Ordering::SeqCst);
+        self.store.commit(writes)
+    }
+
+    fn entry(&self, id: model::CommandId) -> Result<Option<crate::journal::Entry>, JournalError> {
+        self.store.entry(id)
+    }
+
+    fn events_after(
+        &self,
+        seq: u64,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<crate::journal::StoredEvent>, JournalError> {
+        self.store.events_after(seq, limit, bytes_max)
+    }
+
+    fn spec(&self) -> Result<Option<crate::journal::StoredSpec>, JournalError> {
+        self.store.spec()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_that_come_together_share_an_fsync() {
+    let mut world = World::new();
+    let store = Arc::new(Counted { store: MemoryJournal::new(journal_id(1)), commits: AtomicU32::new(0) });
+    world.journal = store.clone();
+    let agent = world.start();
+    let (mut session, _) = world.accept().await;
+    session.until("a heartbeat", |frame| matches!(frame, Frame::Heartbeat(_)).then_some(())).await;
+    let before = store.commits.load(Ordering::SeqCst);
+    for n in 1..=16 {
+        let command = world.deployment.command(NODE, command_id(n), CommandKind::InventoryRefresh);
+        let frame = GatewayFrame { frame: Some(Gateway::Command(command)) };
+        session.end.to_node.try_send(Ok(frame)).expect("the channel has room");
+    }
+    for n in 1..=16 {
+        assert_eq!(session.outcome(n).await.state(), CommandState::Succeeded);
+    }
+    // Sixteen commands are 48 writes: accepted, running and done.
+    let commits = store.commits.load(Ordering::SeqCst) - before;
+    assert!(commits <= 12, "{commits} commits");
+    agent.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ticket_is_spent_once() {
     let mut world = World::new();

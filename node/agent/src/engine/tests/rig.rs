@@ -191,7 +191,7 @@ fn engine(
             capabilities: vec!["devices.limits".into()],
         },
         key: identity.key.clone(),
-        certificate_ends: identity.not_after,
+        certificate: Certificate { begins: identity.not_before, ends: identity.not_after },
         trust: identity.trust.clone(),
         marks: identity.marks,
         journal_id: store.id(),

@@ -539,3 +539,66 @@ fn a_full_journal_is_busy_and_says_so() {
     deliver(&mut rig, 1, CommandKind::InventoryRefresh);
     assert_eq!(rig.take_runs(), [command_id(1)]);
 }
+
+#[test]
+fn a_late_renewal_is_reported_and_a_done_one_ends_the_report() {
+    let mut rig = at_generation_one();
+    let conditions = |rig: &mut Rig| -> Vec<(String, String)> {
+        let view = rig.engine.view(rig.now());
+        view.conditions.into_iter().map(|held| (held.kind, held.reason)).collect()
+    };
+    rig.tick_to(19 * 3600);
+    assert!(conditions(&mut rig).is_empty());
+    rig.tick_to(20 * 3600);
+    assert_eq!(conditions(&mut rig), [("CertificateExpiring".to_owned(), "renewal-late".to_owned())]);
+    rig.tick_to(25 * 3600);
+    assert_eq!(conditions(&mut rig), [("CertificateExpiring".to_owned(), "expired".to_owned())]);
+    let renewed = rig.deployment.identity(NODE);
+    let certificate =
+        Certificate { begins: crate::testing::at(25 * 3600), ends: crate::testing::at(49 * 3600) };
+    rig.step(Input::Renewed { key: Box::new(renewed.key), certificate });
+    assert!(conditions(&mut rig).is_empty());
+}
+
+#[test]
+fn the_largest_spec_and_results_make_a_hello_that_fits_and_the_rest_follows() {
+    let mut rig = at_generation_one();
+    for n in 1..=3 {
+        deliver(&mut rig, n, CommandKind::InventoryRefresh);
+        let result =
+            wire::proto::agent::command_result::Result::LogsCollect(wire::proto::agent::LogsCollectResult {
+                bundle: vec![1; wire::limits::RESULT_BYTES_MAX - 1024].into(),
+                ..Default::default()
+            });
+        rig.step(Input::Finished { id: command_id(n), outcome: Outcome::Succeeded(result) });
+    }
+    let room = wire::limits::SPEC_BODY_BYTES_MAX - 1024;
+    let large = NodeSpec {
+        instances: Some(wire::proto::agent::InstancesSection { instances: vec![vec![7; room].into()] }),
+        ..NodeSpec::default()
+    };
+    let delivered = rig.deployment.signed_spec(&rig.deployment.spec_body(NODE, 2, large), None);
+    rig.frame(Gateway::DesiredState(delivered));
+    assert_eq!(rig.engine.held().unwrap().generation, 2);
+    rig.step(Input::Disconnected { why: "cut".into(), pushback: None });
+    rig.tick_to(100);
+    rig.take_sent();
+    let hello = rig.greet();
+    assert!(hello.applied_spec_body.len() > room);
+    let frame = wire::proto::agent::NodeFrame { frame: Some(Frame::Hello(hello.clone())) };
+    assert!(bytes(&frame).len() <= wire::limits::FRAME_BYTES_MAX);
+    let welcome = rig.welcome();
+    rig.frame(Gateway::Welcome(welcome));
+    let later = rig.take_updates().len();
+    assert_eq!(hello.unacked_results.len() + later, 3);
+}
+
+#[test]
+fn a_gateway_cannot_use_up_the_event_numbers() {
+    let mut rig = Rig::new();
+    rig.greet();
+    let mut welcome = rig.welcome();
+    welcome.acked_event_seq = u64::MAX;
+    rig.frame(Gateway::Welcome(welcome));
+    assert_eq!(rig.engine.view(rig.now()).journal.last_event_seq, 0);
+}
