@@ -17,7 +17,11 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "bcd", about = "The Better Compute daemon: joins this machine to a fleet and keeps it as its spec says", disable_version_flag = true)]
+#[command(
+    name = "bcd",
+    about = "The Better Compute daemon: joins this machine to a fleet and keeps it as its spec says",
+    disable_version_flag = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -82,8 +82,12 @@ async fn own_checks(path: &Path) -> Vec<Line> {
         Err(err) if !path.exists() => {
             let _ = err;
             return vec![
-                Line::new("config", "warn", format!("{} is not there: this machine is in no fleet", path.display()))
-                    .fix("bcd join --server https://… with the three pins"),
+                Line::new(
+                    "config",
+                    "warn",
+                    format!("{} is not there: this machine is in no fleet", path.display()),
+                )
+                .fix("bcd join --server https://… with the three pins"),
             ];
         }
         Err(err) => return vec![Line::new("config", "fail", kit::chain(&err))],
@@ -108,8 +112,10 @@ async fn gateway(config: &Config) -> Line {
         }
         Ok(Err(err)) => Line::new("gateway", "fail", format!("{address}: {err}"))
             .fix("open outbound TCP to it, or mend gateway.url"),
-        Err(_) => Line::new("gateway", "fail", format!("{address}: no answer within {} s", DIAL_WITHIN.as_secs()))
-            .fix("open outbound TCP to it, or mend gateway.url"),
+        Err(_) => {
+            Line::new("gateway", "fail", format!("{address}: no answer within {} s", DIAL_WITHIN.as_secs()))
+                .fix("open outbound TCP to it, or mend gateway.url")
+        }
     }
 }
 
@@ -118,12 +124,18 @@ fn identity(config: &Config) -> Line {
     match FileIdentity::new(&config.data_dir).load() {
         Ok(Some(identity)) => {
             let now = SystemClock::new().now();
-            let who = format!("{} (site {}, role {})", identity.node_id, identity.site_id, identity.role.name());
+            let who =
+                format!("{} (site {}, role {})", identity.node_id, identity.site_id, identity.role.name());
             if identity.not_after <= now {
-                return Line::new("identity", "fail", format!("{who}, its certificate has expired")).fix(AGAIN);
+                return Line::new("identity", "fail", format!("{who}, its certificate has expired"))
+                    .fix(AGAIN);
             }
             let left = identity.not_after.since(now).as_secs();
-            Line::new("identity", "ok", format!("{who}, certificate valid for {}h{:02}m", left / 3600, left / 60 % 60))
+            Line::new(
+                "identity",
+                "ok",
+                format!("{who}, certificate valid for {}h{:02}m", left / 3600, left / 60 % 60),
+            )
         }
         Ok(None) => Line::new("identity", "warn", "this machine has not joined").fix("bcd join"),
         Err(err) => Line::new("identity", "fail", kit::chain(&err)).fix(AGAIN),

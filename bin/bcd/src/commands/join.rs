@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::config::{Config, DATA_DIR};
-use agent::join::token::{TokenSource, discard, read_token};
-use agent::join::well_known::{self, Pins};
-use agent::join::{JoinParts, Joined, join, joined_before, reset, stored_encryption_key, write_config};
+use agent::join::{
+    JoinParts, Joined, Pins, TokenSource, discard, fetch, join, joined_before, read_token, reset,
+    stored_encryption_key, write_config,
+};
 use agent::transport::GrpcLink;
 use anyhow::{Context, bail};
 use clap::Args;
-use kit::{Clock, OsRng, SystemClock};
+use kit::{Clock, OsRng, Supervisor, SystemClock};
 use model::Role;
 use pki::Pin;
 use pki::seal::EncryptionKey;
@@ -80,7 +81,12 @@ pub async fn run(args: JoinArgs) -> anyhow::Result<ExitCode> {
     let target = target(&args).await?;
     let config = &target.config;
     if let Some(identity) = joined_before(&config.data_dir, args.role)? {
-        println!("this machine has joined as {} (site {}, role {})", identity.node_id, identity.site_id, identity.role.name());
+        println!(
+            "this machine has joined as {} (site {}, role {})",
+            identity.node_id,
+            identity.site_id,
+            identity.role.name()
+        );
         return Ok(ExitCode::SUCCESS);
     }
     let source = source(&args);
@@ -99,6 +105,7 @@ pub async fn run(args: JoinArgs) -> anyhow::Result<ExitCode> {
             config.gateway.clone(),
             config.serving_ca_pins.clone(),
             clock.clone(),
+            Supervisor::new(),
         )),
         clock,
         rng: Arc::new(OsRng),
@@ -148,7 +155,7 @@ async fn target(args: &JoinArgs) -> anyhow::Result<Target> {
             join_signing: config.join_signing_pins.clone(),
             join_encryption: config.join_encryption_key_pin,
         };
-        let known = well_known::fetch(&client()?, server, &pins, config.data_dir.clone()).await?;
+        let known = fetch(&client()?, server, &pins, config.data_dir.clone()).await?;
         return Ok(Target { config, encryption_key: known.encryption_key, fresh: false });
     }
     let (Some(server), Some(serving), Some(signing), Some(encryption)) =
@@ -160,7 +167,7 @@ async fn target(args: &JoinArgs) -> anyhow::Result<Target> {
         );
     };
     let pins = Pins { serving_ca: vec![serving], join_signing: vec![signing], join_encryption: encryption };
-    let known = well_known::fetch(&client()?, server, &pins, args.data_dir.clone()).await?;
+    let known = fetch(&client()?, server, &pins, args.data_dir.clone()).await?;
     Ok(Target { config: known.config, encryption_key: known.encryption_key, fresh: true })
 }
 
@@ -169,7 +176,11 @@ fn check_flags(args: &JoinArgs, config: &Config) -> anyhow::Result<()> {
     let given = [
         (args.serving_ca_pin, config.serving_ca_pins.as_slice(), "--serving-ca-pin"),
         (args.join_signing_pin, config.join_signing_pins.as_slice(), "--join-signing-pin"),
-        (args.join_encryption_pin, std::slice::from_ref(&config.join_encryption_key_pin), "--join-encryption-pin"),
+        (
+            args.join_encryption_pin,
+            std::slice::from_ref(&config.join_encryption_key_pin),
+            "--join-encryption-pin",
+        ),
     ];
     for (pin, known, flag) in given {
         if pin.is_some_and(|pin| !known.contains(&pin)) {
@@ -181,10 +192,7 @@ fn check_flags(args: &JoinArgs, config: &Config) -> anyhow::Result<()> {
 
 /// The document is believed for its pins, not for the connection it came over, so any certificate will do for carrying it.
 fn client() -> anyhow::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .tls_danger_accept_invalid_certs(true)
-        .build()
-        .context("set up the HTTP client")
+    reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().context("set up the HTTP client")
 }
 
 fn put_aside(args: &JoinArgs, now: model::Timestamp) -> anyhow::Result<ExitCode> {

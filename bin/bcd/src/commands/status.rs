@@ -44,9 +44,17 @@ fn render(status: &Value) -> String {
     };
     line(
         "session",
-        format!("{} (epoch {}, clock offset {} ms{ended})", text("/session/state"), text("/session/epoch"), text("/session/clockOffsetMs")),
+        format!(
+            "{} (epoch {}, clock offset {} ms{ended})",
+            text("/session/state"),
+            text("/session/epoch"),
+            text("/session/clockOffsetMs")
+        ),
     );
-    line("generation", format!("{} applied, {} observed", text("/appliedGeneration"), text("/observedGeneration")));
+    line(
+        "generation",
+        format!("{} applied, {} observed", text("/appliedGeneration"), text("/observedGeneration")),
+    );
     for section in array(status, "/sections") {
         let get = |field: &str| section.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let why = [get("reason"), get("message")].join(" ");
@@ -62,7 +70,14 @@ fn render(status: &Value) -> String {
     line("deferred", text("/deferredCommands"));
     line("journal", text("/journal"));
     line("certificate", format!("valid until {}", text("/certificateNotAfter")));
-    line("trust", format!("bundle {}, signed intent {}", text("/trustVersion"), if text("/intentEnforced") == "true" { "enforced" } else { "NOT enforced" }));
+    line(
+        "trust",
+        format!(
+            "bundle {}, signed intent {}",
+            text("/trustVersion"),
+            if text("/intentEnforced") == "true" { "enforced" } else { "NOT enforced" }
+        ),
+    );
     page
 }
 
