@@ -3,17 +3,38 @@
 -- What a node offers, from its accepted inventory less the host's reserve.
 CREATE TABLE IF NOT EXISTS node_capacity (
   node_id       uuid PRIMARY KEY REFERENCES nodes,
-  pool_id       uuid NOT NULL REFERENCES pools,
+  -- None when it was taken out of its pool: it offers nothing, and what it holds stays booked.
+  pool_id       uuid REFERENCES pools,
   cpu_millis    bigint NOT NULL CHECK (cpu_millis >= 0),
   memory_bytes  bigint NOT NULL CHECK (memory_bytes >= 0),
   hugepages_1gi bigint NOT NULL DEFAULT 0 CHECK (hugepages_1gi >= 0),
-  -- Per NUMA node: cpulist, memory, pages.
+  -- The same before the reserve of its pool, from which a changed reserve is applied.
+  machine_cpu_millis   bigint NOT NULL CHECK (machine_cpu_millis >= 0),
+  machine_memory_bytes bigint NOT NULL CHECK (machine_memory_bytes >= 0),
+  -- Per NUMA node, before the reserve: id, cpus as a cpulist, memoryBytes, hugepages1Gi.
   topology      jsonb NOT NULL DEFAULT '[]',
-  -- Goes up with every change of what the node offers or holds: an optimistic placement compares it.
+  -- Goes up with every change of what the node offers or holds, under the lock of this row.
   version       bigint NOT NULL DEFAULT 1,
+  -- The transaction of the last change. A reader that knows every change before the oldest transaction then running
+  -- finds all later ones by it, in whatever order they committed.
+  changed_xid   bigint NOT NULL DEFAULT 0,
   updated_at    timestamptz NOT NULL DEFAULT compute_now()
 );
 CREATE INDEX IF NOT EXISTS node_capacity_by_pool ON node_capacity (pool_id);
+CREATE INDEX IF NOT EXISTS node_capacity_by_change ON node_capacity (changed_xid);
+
+CREATE OR REPLACE FUNCTION node_capacity_mark() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.changed_xid := pg_current_xact_id()::text::bigint;
+  IF TG_OP = 'UPDATE' THEN
+    NEW.version := OLD.version + 1;
+    NEW.updated_at := compute_now();
+  END IF;
+  RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS node_capacity_marked ON node_capacity;
+CREATE TRIGGER node_capacity_marked BEFORE INSERT OR UPDATE ON node_capacity
+  FOR EACH ROW EXECUTE FUNCTION node_capacity_mark();
 
 -- A bookable whole: a GPU by its UUID. An atom that is gone from the inventory stays as absent while booked.
 CREATE TABLE IF NOT EXISTS atoms (
@@ -60,8 +81,9 @@ CREATE TABLE IF NOT EXISTS reservations (
   whole_node     boolean NOT NULL DEFAULT false,
   binding        text NOT NULL DEFAULT 'hold' CHECK (binding IN ('hold', 'kubernetes')),
   selector       jsonb NOT NULL DEFAULT '{}',
-  -- Nodes a former allocation failed on, not tried again.
+  -- Nodes a former allocation failed on, and until when they are not tried again.
   avoid          uuid[] NOT NULL DEFAULT '{}',
+  avoid_until    timestamptz,
   starts_at      timestamptz NOT NULL DEFAULT compute_now(),
   -- None: until released.
   expires_at     timestamptz,
@@ -70,7 +92,7 @@ CREATE TABLE IF NOT EXISTS reservations (
   waiting_reason text NOT NULL DEFAULT '',
   failure        text NOT NULL DEFAULT '',
   -- released, expired or failed: what the release ends in.
-  release_to     text,
+  release_to     text CHECK (release_to IN ('released', 'expired', 'failed')),
   created_at     timestamptz NOT NULL DEFAULT compute_now(),
   updated_at     timestamptz NOT NULL DEFAULT compute_now(),
   placed_at      timestamptz,
@@ -129,7 +151,9 @@ CREATE TABLE IF NOT EXISTS allocations (
   reason         text NOT NULL DEFAULT '',
   placed_at      timestamptz NOT NULL DEFAULT compute_now(),
   bound_at       timestamptz,
-  ended_at       timestamptz
+  ended_at       timestamptz,
+  -- For what refers to an allocation together with its node.
+  UNIQUE (allocation_id, node_id)
 );
 -- A reservation is on one node at a time; the next attempt waits for the end of the one before.
 CREATE UNIQUE INDEX IF NOT EXISTS allocations_one_live ON allocations (reservation_id)
@@ -141,20 +165,25 @@ CREATE INDEX IF NOT EXISTS allocations_live_by_node ON allocations (node_id, all
 CREATE TABLE IF NOT EXISTS bookings (
   node_id       uuid NOT NULL,
   atom          text NOT NULL,
-  allocation_id uuid NOT NULL REFERENCES allocations,
+  allocation_id uuid NOT NULL,
   PRIMARY KEY (node_id, atom),
-  FOREIGN KEY (node_id, atom) REFERENCES atoms
+  FOREIGN KEY (node_id, atom) REFERENCES atoms,
+  FOREIGN KEY (allocation_id, node_id) REFERENCES allocations (allocation_id, node_id)
 );
 CREATE INDEX IF NOT EXISTS bookings_by_allocation ON bookings (allocation_id);
 
--- Host CPU, memory and pages booked beside the atoms.
+-- Host CPU, memory and pages booked beside the atoms. Every allocation that holds anything has a row, all zero where it
+-- booked devices alone: that is what keeps a node held whole from being entered by its devices.
 CREATE TABLE IF NOT EXISTS host_bookings (
-  allocation_id uuid PRIMARY KEY REFERENCES allocations,
+  allocation_id uuid PRIMARY KEY,
   node_id       uuid NOT NULL REFERENCES nodes,
   cpu_millis    bigint NOT NULL CHECK (cpu_millis >= 0),
   memory_bytes  bigint NOT NULL CHECK (memory_bytes >= 0),
   hugepages_1gi bigint NOT NULL CHECK (hugepages_1gi >= 0),
-  whole_node    boolean NOT NULL DEFAULT false
+  -- NUMA nodes that memory and pages are bound to, in equal shares.
+  mems          integer[] NOT NULL DEFAULT '{}',
+  whole_node    boolean NOT NULL DEFAULT false,
+  FOREIGN KEY (allocation_id, node_id) REFERENCES allocations (allocation_id, node_id)
 );
 CREATE INDEX IF NOT EXISTS host_bookings_by_node ON host_bookings (node_id);
 -- A whole node is booked once.
@@ -184,27 +213,45 @@ DROP TRIGGER IF EXISTS host_bookings_within_node ON host_bookings;
 CREATE TRIGGER host_bookings_within_node AFTER INSERT OR UPDATE ON host_bookings
   FOR EACH ROW EXECUTE FUNCTION host_bookings_check();
 
--- What each node offers and what of it is free, derived from the rows. The nodes API reads it.
+-- What nodes have and what of it is free, from the rows.
 CREATE OR REPLACE VIEW node_totals AS
-SELECT n.node_id,
+SELECT n.node_id, n.pool_id,
        coalesce(g.total, 0)::bigint AS gpus_total,
        coalesce(g.free, 0)::bigint AS gpus_free,
        coalesce(g.unhealthy, 0)::bigint AS gpus_unhealthy,
        g.model AS gpu_model,
-       coalesce(c.cpu_millis, 0)::bigint AS cpu_millis_total,
-       (coalesce(c.cpu_millis, 0) - coalesce(h.cpu_millis, 0))::bigint AS cpu_millis_free,
-       coalesce(c.memory_bytes, 0)::bigint AS memory_bytes_total,
-       (coalesce(c.memory_bytes, 0) - coalesce(h.memory_bytes, 0))::bigint AS memory_bytes_free,
-       coalesce(c.hugepages_1gi, 0)::bigint AS hugepages_total,
-       (coalesce(c.hugepages_1gi, 0) - coalesce(h.hugepages_1gi, 0))::bigint AS hugepages_free
+       coalesce(c.cpu_millis, 0) AS cpu_millis_total,
+       greatest(coalesce(c.cpu_millis, 0) - h.cpu_millis, 0) AS cpu_millis_free,
+       coalesce(c.memory_bytes, 0) AS memory_bytes_total,
+       greatest(coalesce(c.memory_bytes, 0) - h.memory_bytes, 0) AS memory_bytes_free,
+       coalesce(c.hugepages_1gi, 0) AS hugepages_total,
+       greatest(coalesce(c.hugepages_1gi, 0) - h.hugepages_1gi, 0) AS hugepages_free
 FROM nodes n
-LEFT JOIN node_capacity c USING (node_id)
+LEFT JOIN node_capacity c ON c.node_id = n.node_id AND c.pool_id = n.pool_id
 LEFT JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE a.health <> 'absent') AS total,
+  SELECT count(*) AS total,
          count(*) FILTER (WHERE a.health = 'healthy' AND b.atom IS NULL) AS free,
          count(*) FILTER (WHERE a.health = 'unhealthy') AS unhealthy,
-         CASE WHEN count(DISTINCT a.model) = 1 THEN min(a.model) END AS model
-  FROM atoms a LEFT JOIN bookings b USING (node_id, atom) WHERE a.node_id = n.node_id) g ON true
+         -- None where they differ.
+         CASE WHEN min(a.model) = max(a.model) THEN min(a.model) END AS model
+  FROM atoms a LEFT JOIN bookings b ON b.node_id = a.node_id AND b.atom = a.atom
+  WHERE a.node_id = n.node_id AND a.health <> 'absent') g ON true
 LEFT JOIN LATERAL (
-  SELECT sum(cpu_millis) AS cpu_millis, sum(memory_bytes) AS memory_bytes, sum(hugepages_1gi) AS hugepages_1gi
-  FROM host_bookings hb WHERE hb.node_id = n.node_id) h ON true;
+  SELECT coalesce(sum(cpu_millis), 0)::bigint AS cpu_millis, coalesce(sum(memory_bytes), 0)::bigint AS memory_bytes,
+         coalesce(sum(hugepages_1gi), 0)::bigint AS hugepages_1gi
+  FROM host_bookings b WHERE b.node_id = n.node_id) h ON true;
+
+CREATE OR REPLACE VIEW pool_totals AS
+SELECT p.pool_id,
+       count(n.node_id) AS nodes,
+       count(n.node_id) FILTER (WHERE n.state = 'ready' AND n.cordoned_at IS NULL AND n.draining_at IS NULL
+                                  AND n.quarantined_at IS NULL) AS nodes_ready,
+       coalesce(sum(t.gpus_total), 0)::bigint AS gpus_total,
+       coalesce(sum(t.gpus_free), 0)::bigint AS gpus_free,
+       coalesce(sum(t.gpus_unhealthy), 0)::bigint AS gpus_unhealthy,
+       CASE WHEN min(t.gpu_model) = max(t.gpu_model) AND count(*) FILTER (WHERE t.gpus_total > 0 AND t.gpu_model IS NULL) = 0
+            THEN min(t.gpu_model) END AS gpu_model
+FROM pools p
+LEFT JOIN nodes n ON n.pool_id = p.pool_id AND n.state NOT IN ('revoked', 'removed')
+LEFT JOIN node_totals t ON t.node_id = n.node_id
+GROUP BY p.pool_id;

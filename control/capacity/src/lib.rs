@@ -1,1 +1,140 @@
-//! capacity
+//! What can be booked, what is booked, and by whom: pools, quotas, reservations.
+//!
+//! ```text
+//! create: draft -> decision -> admitted, placed        (drafts that nobody admitted are deleted)
+//!
+//! scheduling -> placed -> active -> releasing -> released | expired
+//!     ^           |  the node's signed reports    |
+//!     +-----------+  move it; nothing else frees  +-> only when the node says that nothing is held
+//!
+//! node's inventory -> facts -> node_capacity, atoms -> books (a picture in memory) -> placer -> bookings
+//! ```
+//!
+//! # Who may book where
+//!
+//! A reservation belongs to a tenant and books from a pool of that tenant or of one above it. From a pool of a tenant
+//! above, only who may see that pool (`compute:pools:get`) may book: granting that sight is what offers a pool.
+//! `compute:reservations:create` is decided on the draft's attributes; what the caller left out is absent there, so a
+//! policy that bounds `resource.gpuModel` or `resource.hours` denies who names no model or no end.
+//!
+//! # What cannot happen
+//!
+//! No atom is booked twice (the key of `bookings`), no node is booked beyond what it offers (a trigger that holds the
+//! node's row), no tenant holds more than its quota (a trigger that holds the quota's row). A tenant without a row for a
+//! resource has no limit of it. Where code and database disagree, the database wins and the code looks again.
+
+mod change;
+mod create;
+mod read;
+
+mod facts;
+mod observe;
+mod spec;
+
+mod books;
+mod explain;
+mod place;
+mod reconcile;
+
+mod state;
+mod view;
+
+mod pools;
+mod quotas;
+
+mod invariants;
+mod sql;
+
+use std::sync::Arc;
+
+use kernel::events::{self, EventKind};
+use kernel::{BoxFuture, Call, Fault, Module};
+use kit::{Clock, Rng};
+use model::{Id, ReservationId, TenantId};
+use serde_json::Value;
+use store::{Store, StoreError, Tx};
+
+use books::Books;
+pub use invariants::{Violation, invariants};
+pub use reconcile::PLACE_QUEUE;
+
+/// The module's methods, its part of node specs, and its ear for nodes. Cheap to clone; clones share their books.
+#[derive(Clone)]
+pub struct Capacity(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    books: Books,
+}
+
+impl Capacity {
+    pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        let books = Books::new(store.clone(), clock.clone());
+        Self(Arc::new(Inner { store, clock, rng, books }))
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(crate) fn rng(&self) -> &dyn Rng {
+        &*self.0.rng
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.0.clock
+    }
+
+    pub(crate) fn books(&self) -> &Books {
+        &self.0.books
+    }
+
+    pub(crate) fn id<I: Id>(&self) -> I {
+        self.0.rng.id(self.0.clock.now())
+    }
+
+    pub(crate) async fn tell(
+        &self,
+        tx: &mut Tx<'_>,
+        kind: EventKind,
+        id: ReservationId,
+        tenant_id: TenantId,
+        data: Value,
+    ) -> Result<(), StoreError> {
+        events::append(tx, self.rng(), kind, id, Some(tenant_id), data).await
+    }
+}
+
+/// One line per method: what takes `(Capacity, Arc<Call>, Request)`.
+fn handler<R, T, F, Fut>(
+    capacity: &Capacity,
+    run: F,
+) -> impl Fn(Arc<Call>, R) -> BoxFuture<'static, Result<T, Fault>> + Send + Sync + 'static
+where
+    R: Send + 'static,
+    F: Fn(Capacity, Arc<Call>, R) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, Fault>> + Send + 'static,
+{
+    let capacity = capacity.clone();
+    move |call, request| Box::pin(run(capacity.clone(), call, request))
+}
+
+pub fn module(capacity: &Capacity) -> Module {
+    Module::new("capacity")
+        .method::<api::pools::Create, _>(handler(capacity, pools::create))
+        .method::<api::pools::Get, _>(handler(capacity, pools::get))
+        .method::<api::pools::List, _>(handler(capacity, pools::list))
+        .method::<api::pools::Update, _>(handler(capacity, pools::update))
+        .method::<api::quotas::Set, _>(handler(capacity, quotas::set))
+        .method::<api::quotas::List, _>(handler(capacity, quotas::list))
+        .method::<api::reservations::Create, _>(handler(capacity, create::create))
+        .method::<api::reservations::Get, _>(handler(capacity, read::get))
+        .method::<api::reservations::List, _>(handler(capacity, read::list))
+        .method::<api::reservations::Extend, _>(handler(capacity, change::extend))
+        .method::<api::reservations::Release, _>(handler(capacity, change::release))
+        .method::<api::reservations::Explain, _>(handler(capacity, explain::explain))
+        .queue(Arc::new(reconcile::PlaceQueue(capacity.clone())))
+        .pass(Arc::new(reconcile::Sweep(capacity.clone())))
+}

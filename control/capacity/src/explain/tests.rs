@@ -1,0 +1,40 @@
+use placer::Cordon;
+
+use super::*;
+
+fn ask(gpus: u32) -> Ask {
+    Ask {
+        gpus,
+        gpu_model: None,
+        vcpu: 0,
+        memory_gib: 0,
+        hugepages_1gi: 0,
+        whole_node: false,
+        binding: Binding::Hold,
+        selector: Default::default(),
+    }
+}
+
+#[test]
+fn a_claim_is_said_in_words() {
+    assert_eq!(wanted(&ask(16)), "16 GPUs together");
+    assert_eq!(wanted(&ask(1)), "1 GPU");
+    let limited = Ask { vcpu: 4, memory_gib: 64, gpu_model: Some("H100".to_owned()), ..ask(2) };
+    assert_eq!(wanted(&limited), "2 H100 GPUs together and 4 CPUs and 64 GiB of memory");
+    assert_eq!(wanted(&Ask { whole_node: true, ..ask(0) }), "a whole node");
+}
+
+#[test]
+fn a_cordon_is_told_in_full_only_to_who_sees_the_node() {
+    let cordon = Cordon { by: "alice".to_owned(), why: "firmware".to_owned(), when: "0".to_owned() };
+    let reason = Reason::Cordoned(Arc::new(cordon));
+    let now = Timestamp::from_micros(2 * 3_600_000_000);
+    assert_eq!(full(&reason, now), "cordoned by alice, 2h ago (\"firmware\")");
+    assert_eq!(open(&reason), "cordoned");
+}
+
+#[test]
+fn the_explaining_command_repeats_the_claim() {
+    let text = command("gpu", &Ask { vcpu: 4, ..ask(16) });
+    assert_eq!(text, "better-compute reservations explain --pool gpu --gpus 16 --vcpu 4");
+}

@@ -1,0 +1,66 @@
+use std::str::FromStr;
+
+use wire::inventory::{CpuList, HugePagePool, MigMode, NumaNode};
+
+use super::*;
+
+fn gpu(uuid: &str) -> Gpu {
+    Gpu { uuid: Some(uuid.to_owned()), model: Some("H100".to_owned()), ..Gpu::default() }
+}
+
+fn facts(gpus: Vec<Gpu>) -> NodeFacts {
+    let mut inventory = NodeInventory::default();
+    inventory.gpus.gpus = gpus;
+    let node_id = NodeId::from_uuid(uuid::Uuid::from_u128(1));
+    NodeFacts { node_id, pool: None, inventory, unhealthy: BTreeMap::new() }
+}
+
+#[test]
+fn the_host_keeps_its_reserve_and_its_huge_pages() {
+    let mut inventory = NodeInventory::default();
+    inventory.cpu.online = Some(CpuList::from_str("0-7").unwrap());
+    inventory.cpu.numa_nodes =
+        vec![NumaNode { id: 0, cpus: CpuList::from_str("0-7").unwrap(), memory_bytes: Some(64 * GIB) }];
+    inventory.memory.total_bytes = Some(64 * GIB);
+    let pool = |page_bytes, pages| HugePagePool { numa_node: Some(0), page_bytes, pages };
+    inventory.memory.huge_pages = vec![pool(GIB, 8), pool(2 << 20, 512)];
+    let offer = offer(&inventory, &Reserve { cpu_millis: 2000, memory_bytes: 3 * GIB });
+    assert_eq!((offer.cpu_millis, offer.machine_cpu_millis), (6000, 8000));
+    // 8 pages of 1 GiB and 512 of 2 MiB are 9 GiB.
+    assert_eq!((offer.memory_bytes, offer.hugepages_1gi), (52 * GIB, 8));
+    assert_eq!((offer.topology[0].memory_bytes, offer.topology[0].hugepages_1gi), (55 * GIB, 8));
+}
+
+#[test]
+fn a_gpu_takes_no_work_while_something_speaks_against_it() {
+    let split = Gpu { mig_mode: Some(MigMode { current: true, pending: true }), ..gpu("GPU-split") };
+    let lost = Gpu { lost: true, ..gpu("GPU-lost") };
+    let mut facts = facts(vec![gpu("GPU-a"), split, lost, gpu("GPU-xid")]);
+    facts.unhealthy.insert("GPU-xid".to_owned(), "Xid: 79".to_owned());
+    let atoms = atoms(&facts);
+    let health = |id: &str| (atoms[id].health.as_str(), atoms[id].reason.as_str());
+    assert_eq!(health("GPU-a"), ("healthy", ""));
+    assert_eq!(health("GPU-split"), ("unhealthy", "it is split into instances"));
+    assert_eq!(health("GPU-lost"), ("unhealthy", "it fell off the bus"));
+    assert_eq!(health("GPU-xid"), ("unhealthy", "Xid: 79"));
+}
+
+#[test]
+fn a_gpu_without_an_id_or_a_model_or_with_an_odd_id_cannot_be_booked() {
+    let nameless = Gpu { uuid: None, ..gpu("") };
+    let modelless = Gpu { model: None, ..gpu("GPU-a") };
+    assert!(atoms(&facts(vec![nameless, modelless, gpu("GPU/../x"), gpu("GPU \n")])).is_empty());
+}
+
+#[test]
+fn what_is_gone_becomes_absent_once() {
+    let now = atoms(&facts(vec![gpu("GPU-a")]));
+    let before = |health: &str| {
+        let atom = Atom { health: health.to_owned(), ..now["GPU-a"].clone() };
+        BTreeMap::from([("GPU-b".to_owned(), StoredAtom { atom, booked_by: None })])
+    };
+    let first = news(&before("healthy"), &now);
+    assert_eq!(first.keys().collect::<Vec<_>>(), ["GPU-a", "GPU-b"]);
+    assert_eq!(first["GPU-b"].health, "absent");
+    assert_eq!(news(&before("absent"), &now).keys().collect::<Vec<_>>(), ["GPU-a"]);
+}

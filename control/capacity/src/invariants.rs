@@ -1,0 +1,90 @@
+//! What must be true of the books at any moment, asked of the rows: for tests and for whoever doubts.
+
+use store::{Sql, Store, StoreError, sql};
+
+/// One row that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub rule: &'static str,
+    /// Ids and numbers.
+    pub what: String,
+}
+
+pub(crate) const RULES: &[Sql] = &[
+    sql(
+        "no atom is in two live allocations",
+        "SELECT format('%s on %s: %s allocations', atom, node_id, count(*)) AS what FROM (
+           SELECT node_id, unnest(atoms) AS atom FROM allocations WHERE state IN ('placed', 'bound', 'releasing')) live
+         GROUP BY node_id, atom HAVING count(*) > 1 ORDER BY 1",
+    ),
+    sql(
+        "bookings are the atoms of live allocations",
+        "SELECT format('%s of %s', coalesce(b.atom, l.atom), coalesce(b.allocation_id, l.allocation_id)) AS what
+         FROM bookings b FULL JOIN (
+           SELECT allocation_id, unnest(atoms) AS atom FROM allocations WHERE state IN ('placed', 'bound', 'releasing')) l
+           ON l.allocation_id = b.allocation_id AND l.atom = b.atom
+         WHERE b.atom IS NULL OR l.atom IS NULL ORDER BY 1",
+    ),
+    sql(
+        "every live allocation, and no other, has its host booking",
+        "SELECT format('%s is %s', a.allocation_id, a.state) AS what
+         FROM allocations a LEFT JOIN host_bookings h ON h.allocation_id = a.allocation_id
+         WHERE (a.state IN ('placed', 'bound', 'releasing')) <> (h.allocation_id IS NOT NULL) ORDER BY 1",
+    ),
+    sql(
+        "what is booked fits what the node offers",
+        "SELECT format('%s: %s of %s, %s of %s, %s of %s', h.node_id, h.cpu, c.cpu_millis, h.memory, c.memory_bytes,
+                       h.pages, c.hugepages_1gi) AS what
+         FROM (SELECT node_id, sum(cpu_millis) AS cpu, sum(memory_bytes) AS memory, sum(hugepages_1gi) AS pages
+               FROM host_bookings GROUP BY node_id) h
+         LEFT JOIN node_capacity c ON c.node_id = h.node_id
+         WHERE c.node_id IS NULL OR h.cpu > c.cpu_millis OR h.memory > c.memory_bytes OR h.pages > c.hugepages_1gi
+         ORDER BY 1",
+    ),
+    sql(
+        "a node held whole is held by one",
+        "SELECT node_id::text AS what FROM host_bookings GROUP BY node_id
+         HAVING bool_or(whole_node) AND count(*) > 1 ORDER BY 1",
+    ),
+    sql(
+        "a reservation is as far as its live allocation",
+        "SELECT format('%s is %s, its allocation %s', r.reservation_id, r.state, coalesce(a.state, 'none')) AS what
+         FROM reservations r
+         LEFT JOIN allocations a ON a.reservation_id = r.reservation_id AND a.state IN ('placed', 'bound', 'releasing')
+         WHERE CASE r.state WHEN 'placed' THEN 'placed' WHEN 'active' THEN 'bound' WHEN 'releasing' THEN 'releasing' END
+               IS DISTINCT FROM a.state
+         ORDER BY 1",
+    ),
+    sql(
+        "quota is held from admission to the end",
+        "SELECT format('%s is %s and holds %s', r.reservation_id, r.state, coalesce(h.amount, 0)) AS what
+         FROM reservations r LEFT JOIN quota_holds h ON h.reservation_id = r.reservation_id AND h.resource = 'reservations'
+         WHERE (r.state IN ('scheduling', 'placed', 'active', 'releasing')) <> (h.reservation_id IS NOT NULL) ORDER BY 1",
+    ),
+    sql(
+        "what is held of a quota is what was asked",
+        "SELECT format('%s: %s %s held', r.reservation_id, w.resource, coalesce(h.amount, 0)) AS what
+         FROM reservations r
+         CROSS JOIN LATERAL (VALUES ('gpu', r.gpus::bigint), ('vcpu', r.vcpu::bigint), ('memoryGiB', r.memory_gib)) w (resource, amount)
+         LEFT JOIN quota_holds h ON h.reservation_id = r.reservation_id AND h.resource = w.resource
+         WHERE r.state IN ('scheduling', 'placed', 'active', 'releasing')
+           AND (coalesce(h.amount, 0) < w.amount OR (coalesce(h.amount, 0) > w.amount AND NOT r.whole_node))
+         ORDER BY 1",
+    ),
+    sql(
+        "holds are of their reservation's tenant",
+        "SELECT h.reservation_id::text AS what FROM quota_holds h
+         JOIN reservations r ON r.reservation_id = h.reservation_id WHERE h.tenant_id <> r.tenant_id ORDER BY 1",
+    ),
+];
+
+/// Everything that breaks a rule; empty when all is well. Each rule is asked by itself, so ask while nothing moves, or ask
+/// again about what it finds. A node that shrank under what it holds is found too.
+pub async fn invariants(store: &Store) -> Result<Vec<Violation>, StoreError> {
+    let mut found = Vec::new();
+    for rule in RULES {
+        let rows = store.read(rule, &[]).await?;
+        found.extend(rows.iter().map(|row| Violation { rule: rule.name, what: row.get("what") }));
+    }
+    Ok(found)
+}

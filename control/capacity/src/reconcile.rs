@@ -1,0 +1,187 @@
+//! Level-triggered passes: what waits is placed when there is room, what is over ends, what nobody admitted goes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kernel::events::EventKind;
+use kernel::module::{Pass, PassOutcome, QueueHandler, wake};
+use kernel::{BoxFuture, Fault};
+use model::lifecycle::ReservationState;
+use model::{NodeId, PoolId, ReservationId, TenantId};
+use placer::Claim;
+use serde_json::json;
+use store::{Op, Row, RowExt, StoreError};
+use uuid::Uuid;
+
+use crate::change::Why;
+use crate::explain::waiting;
+use crate::place::{Attempt, Placing};
+use crate::state::Ask;
+use crate::{Capacity, sql};
+
+/// The queue that places what waits in a pool. Key: the pool's UUID in hyphenated form.
+pub const PLACE_QUEUE: &str = "reservation-place";
+
+const WAITING_TOLD: Op = Op::new("reservations_wait");
+const SWEEP: Op = Op::new("reservation_sweep");
+const EXPIRE: Op = Op::new("reservation_expire");
+
+/// A decision takes seconds; a draft this old was left by a crash.
+const DRAFT_KEPT_SECONDS: i64 = 600;
+const PERIOD: Duration = Duration::from_secs(5);
+/// Each period this many ends, so that one pass ends; the rest is next.
+const EXPIRED_PER_PASS: usize = 200;
+
+pub(crate) fn pool_key(pool_id: PoolId) -> String {
+    pool_id.uuid().hyphenated().to_string()
+}
+
+/// The handler of [`PLACE_QUEUE`].
+pub(crate) struct PlaceQueue(pub Capacity);
+
+impl QueueHandler for PlaceQueue {
+    fn queue(&self) -> &'static str {
+        PLACE_QUEUE
+    }
+
+    fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
+        Box::pin(async move {
+            if let Ok(pool_id) = Uuid::parse_str(key) {
+                self.0.place_waiting(PoolId::from_uuid(pool_id)).await?;
+            }
+            // The sweep wakes what still waits.
+            Ok(None)
+        })
+    }
+}
+
+fn in_line(row: &Row) -> Result<(Placing, Claim), StoreError> {
+    let ask = Ask::of_row(row)?;
+    let avoid: Vec<Uuid> = row.get("avoid");
+    let claim = ask.claim(avoid.into_iter().map(NodeId::from_uuid));
+    let placing = Placing {
+        id: row.id("reservation_id"),
+        tenant_id: row.id("tenant_id"),
+        pool_id: row.id("pool_id"),
+        ask,
+    };
+    Ok((placing, claim))
+}
+
+impl Capacity {
+    /// Places what waits in a pool, the longest waiting first. One that fits nowhere does not hold up those behind it, so a
+    /// large claim may wait while small ones pass it.
+    pub(crate) async fn place_waiting(&self, pool_id: PoolId) -> Result<(), Fault> {
+        let mut after = Uuid::nil();
+        // What does not fit does not fit twice: the books only fill up during a pass.
+        let mut refused: HashMap<String, String> = HashMap::new();
+        loop {
+            self.books().refresh().await?;
+            let rows = self.store().read(&sql::RESERVATIONS_IN_LINE, &[&pool_id.uuid(), &after]).await?;
+            let mut told: Vec<(ReservationId, String)> = Vec::new();
+            for row in &rows {
+                let (placing, claim) = in_line(row)?;
+                let shape = format!("{claim:?}");
+                if let Some(reason) = refused.get(&shape) {
+                    told.push((placing.id, reason.clone()));
+                    continue;
+                }
+                match self.place(&placing, &claim).await? {
+                    Attempt::Placed | Attempt::Gone => {}
+                    Attempt::OverQuota => {
+                        told.push((placing.id, "a whole node would pass a quota of the tenant".to_owned()));
+                    }
+                    Attempt::NoFit => {
+                        let reason = self.books().refusal(pool_id, &claim);
+                        let reason =
+                            reason.map_or_else(|| "others were faster".to_owned(), |why| waiting(&why));
+                        refused.insert(shape, reason.clone());
+                        told.push((placing.id, reason));
+                    }
+                }
+            }
+            self.tell_waiting(&told).await?;
+            match rows.last() {
+                Some(last) => after = last.get("reservation_id"),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn tell_waiting(&self, told: &[(ReservationId, String)]) -> Result<(), Fault> {
+        if told.is_empty() {
+            return Ok(());
+        }
+        let (ids, reasons): (Vec<Uuid>, Vec<&str>) =
+            told.iter().map(|(id, reason)| (id.uuid(), reason.as_str())).unzip();
+        let (ids, reasons) = (&ids, &reasons);
+        self.store()
+            .tx(WAITING_TOLD, |tx| {
+                Box::pin(async move {
+                    for row in tx.query(&sql::RESERVATIONS_WAIT, &[ids, reasons]).await? {
+                        let (id, tenant_id): (ReservationId, TenantId) =
+                            (row.id("reservation_id"), row.id("tenant_id"));
+                        let data = json!({
+                            "state": ReservationState::Scheduling.name(),
+                            "poolId": row.id::<PoolId>("pool_id").to_string(),
+                            "reason": row.get::<_, &str>("waiting_reason"),
+                        });
+                        self.tell(tx, EventKind::ReservationWaiting, id, tenant_id, data).await?;
+                    }
+                    Ok::<_, Fault>(())
+                })
+            })
+            .await
+    }
+
+    /// Ends what is over; whether there was as much as one pass takes.
+    pub(crate) async fn expire_due(&self) -> Result<bool, Fault> {
+        let rows = self.store().read(&sql::RESERVATIONS_EXPIRING, &[]).await?;
+        for row in &rows {
+            let id: ReservationId = row.id("reservation_id");
+            self.store()
+                .tx(EXPIRE, |tx| Box::pin(async move { self.release_in(tx, id, Why::Expired).await }))
+                .await?;
+        }
+        Ok(rows.len() >= EXPIRED_PER_PASS)
+    }
+
+    /// Deletes drafts that a crash left, and wakes the pools in which something waits.
+    async fn sweep(&self) -> Result<(), Fault> {
+        self.store()
+            .tx(SWEEP, |tx| {
+                Box::pin(async move {
+                    let pruned = tx.execute(&sql::DRAFTS_PRUNE, &[&DRAFT_KEPT_SECONDS]).await?;
+                    if pruned > 0 {
+                        tracing::info!(pruned, "drafts left behind were deleted");
+                    }
+                    for row in tx.query(&sql::POOLS_WAITING, &[]).await? {
+                        wake(tx, PLACE_QUEUE, &pool_key(row.id("pool_id"))).await?;
+                    }
+                    Ok::<_, Fault>(())
+                })
+            })
+            .await
+    }
+}
+
+/// Expiry, drafts, and the period of placement.
+pub(crate) struct Sweep(pub Capacity);
+
+impl Pass for Sweep {
+    fn name(&self) -> &'static str {
+        "reservation-sweep"
+    }
+
+    fn period(&self) -> Duration {
+        PERIOD
+    }
+
+    fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>> {
+        Box::pin(async move {
+            let more = self.0.expire_due().await?;
+            self.0.sweep().await?;
+            Ok(if more { PassOutcome::More } else { PassOutcome::Idle })
+        })
+    }
+}

@@ -1,0 +1,448 @@
+//! Every statement of this crate.
+//!
+//! Durable: bookings, because two holders of one GPU is the fault this crate exists to prevent; quota holds, for they are
+//! what a tenant is refused by; allocations, since a node holds until it says otherwise. Drafts are not: one that nobody
+//! admitted is deleted.
+//!
+//! Locks are taken in one order: reservation, idempotency key, quotas, the node's row in `node_capacity`, then what hangs
+//! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
+
+use store::{Sql, sql};
+
+// Reservations.
+
+pub const RESERVATION_INSERT: Sql = sql(
+    "reservation_insert",
+    "INSERT INTO reservations (reservation_id, tenant_id, pool_id, created_by, name, state, gpus, gpu_model, vcpu,
+       memory_gib, hugepages_1gi, whole_node, binding, selector, starts_at, expires_at)
+     VALUES ($1, $2, $3, $4, $5, 'draft', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+);
+pub const RESERVATION_DRAFT_DELETE: Sql =
+    sql("reservation_draft_delete", "DELETE FROM reservations WHERE reservation_id = $1 AND state = 'draft'");
+pub const DRAFTS_PRUNE: Sql = sql(
+    "reservation_drafts_prune",
+    "DELETE FROM reservations WHERE reservation_id IN (
+       SELECT reservation_id FROM reservations
+       WHERE state = 'draft' AND created_at < compute_now() - $1::bigint * interval '1 second'
+       ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED)",
+);
+pub const RESERVATION_ADMIT: Sql = sql(
+    "reservation_admit",
+    "UPDATE reservations SET state = 'scheduling', waiting_reason = $2, updated_at = compute_now()
+     WHERE reservation_id = $1 AND state = 'draft'",
+);
+pub const RESERVATION_LOCK: Sql =
+    sql("reservation_lock", "SELECT state FROM reservations WHERE reservation_id = $1 FOR NO KEY UPDATE");
+pub const RESERVATION_PLACED: Sql = sql(
+    "reservation_placed",
+    "UPDATE reservations SET state = 'placed', attempts = attempts + 1, waiting_reason = '',
+       placed_at = compute_now(), updated_at = compute_now()
+     WHERE reservation_id = $1 AND state = 'scheduling'",
+);
+pub const RESERVATION_ACTIVE: Sql = sql(
+    "reservation_active",
+    "UPDATE reservations SET state = 'active', active_at = compute_now(), updated_at = compute_now()
+     WHERE reservation_id = $1 AND state = 'placed'",
+);
+pub const RESERVATION_RESCHEDULE: Sql = sql(
+    "reservation_reschedule",
+    "UPDATE reservations SET state = 'scheduling', waiting_reason = $3, updated_at = compute_now(),
+       avoid = CASE WHEN $2 = ANY(avoid) THEN avoid ELSE avoid || $2::uuid END,
+       avoid_until = compute_now() + attempts * $4::bigint * interval '1 second'
+     WHERE reservation_id = $1 AND state IN ('placed', 'active')",
+);
+pub const RESERVATION_RELEASING: Sql = sql(
+    "reservation_releasing",
+    "UPDATE reservations SET state = 'releasing', release_to = $2, updated_at = compute_now()
+     WHERE reservation_id = $1 AND state IN ('scheduling', 'placed', 'active')",
+);
+pub const RESERVATION_END: Sql = sql(
+    "reservation_end",
+    "UPDATE reservations SET state = $2, failure = $3, waiting_reason = '', ended_at = compute_now(),
+       updated_at = compute_now()
+     WHERE reservation_id = $1 AND ended_at IS NULL",
+);
+pub const RESERVATION_EXTEND: Sql = sql(
+    "reservation_extend",
+    "UPDATE reservations SET expires_at = $2, updated_at = compute_now()
+     WHERE reservation_id = $1 AND expires_at IS NOT DISTINCT FROM $3 AND state IN ('scheduling', 'placed', 'active')",
+);
+pub const RESERVATIONS_WAIT: Sql = sql(
+    "reservations_wait",
+    "UPDATE reservations r SET waiting_reason = w.reason, updated_at = compute_now()
+     FROM unnest($1::uuid[], $2::text[]) AS w (id, reason)
+     WHERE r.reservation_id = w.id AND r.state = 'scheduling' AND r.waiting_reason <> w.reason
+     RETURNING r.reservation_id, r.tenant_id, r.pool_id, r.waiting_reason",
+);
+pub const RESERVATIONS_EXPIRING: Sql = sql(
+    "reservations_expiring",
+    "SELECT reservation_id FROM reservations
+     WHERE state IN ('scheduling', 'placed', 'active') AND expires_at <= compute_now()
+     ORDER BY expires_at, reservation_id LIMIT 200",
+);
+pub const POOLS_WAITING: Sql = sql(
+    "pools_waiting",
+    "SELECT DISTINCT pool_id FROM reservations WHERE state = 'scheduling' ORDER BY pool_id",
+);
+pub const RESERVATIONS_IN_LINE: Sql = sql(
+    "reservations_in_line",
+    "SELECT reservation_id, tenant_id, pool_id, gpus, gpu_model, vcpu, memory_gib, hugepages_1gi, whole_node, binding,
+       selector, CASE WHEN avoid_until > compute_now() THEN avoid ELSE '{}' END AS avoid
+     FROM reservations WHERE pool_id = $1 AND state = 'scheduling' AND reservation_id > $2
+     ORDER BY reservation_id LIMIT 500",
+);
+
+/// What a reservation is read by, however it is found: with its names, its live allocation and that one's devices.
+macro_rules! reservation_select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT r.reservation_id, r.tenant_id, r.pool_id, r.created_by, r.name, r.state, r.gpus, r.gpu_model, r.vcpu,
+       r.memory_gib, r.hugepages_1gi, r.whole_node, r.binding, r.selector, r.attempts, r.waiting_reason, r.failure,
+       r.release_to, r.starts_at, r.expires_at, r.created_at, r.updated_at, r.placed_at, r.active_at, r.ended_at,
+       t.name AS tenant_name, u.name AS created_by_name,
+       p.name AS pool_name, p.class AS pool_class,
+       a.allocation_id, a.node_id, a.limits, a.cdi_devices, n.name AS node_name, n.state AS node_state,
+       n.quarantined_at, s.last_heartbeat_at, d.devices, compute_now() AS now
+     FROM reservations r
+     JOIN tenants t ON t.tenant_id = r.tenant_id
+     JOIN pools p ON p.pool_id = r.pool_id
+     JOIN users u ON u.user_id = r.created_by
+     LEFT JOIN allocations a ON a.reservation_id = r.reservation_id AND a.state IN ('placed', 'bound', 'releasing')
+     LEFT JOIN nodes n ON n.node_id = a.node_id
+     LEFT JOIN node_sessions s ON s.node_id = a.node_id
+     LEFT JOIN LATERAL (
+       SELECT jsonb_agg(jsonb_build_object('uuid', x.atom, 'index', x.device_index, 'model', x.model,
+                'health', x.health, 'reason', x.health_reason,
+                'sinceMs', floor(extract(epoch FROM x.health_at) * 1000)::bigint) ORDER BY x.device_index, x.atom) AS devices
+       FROM atoms x WHERE x.node_id = a.node_id AND x.atom = ANY(a.atoms)) d ON true ",
+            $rest
+        )
+    };
+}
+
+pub const RESERVATION_GET: Sql =
+    sql("reservation_get", reservation_select!("WHERE r.reservation_id = $1 AND r.state <> 'draft'"));
+pub const RESERVATIONS_LIST: Sql = sql(
+    "reservations_list",
+    reservation_select!(
+        "WHERE r.tenant_id = $1 AND r.reservation_id < $2 AND r.state <> 'draft'
+       AND ($3::uuid IS NULL OR r.pool_id = $3) AND ($4::text IS NULL OR p.name = $4)
+       AND ($5::uuid IS NULL OR a.node_id = $5) AND ($6::text IS NULL OR n.name = $6)
+       AND ($7::text IS NULL OR r.state = $7) AND ($8::text IS NULL OR r.name = $8)
+       AND ($9::boolean OR r.ended_at IS NULL)
+     ORDER BY r.reservation_id DESC LIMIT $10"
+    ),
+);
+
+// Quotas.
+
+pub const QUOTA_HOLDS_PUT: Sql = sql(
+    "quota_holds_put",
+    "INSERT INTO quota_holds (reservation_id, tenant_id, resource, amount)
+     SELECT $1, $2, w.resource, w.amount FROM unnest($3::text[], $4::bigint[]) AS w (resource, amount) ORDER BY w.resource
+     ON CONFLICT (reservation_id, resource) DO UPDATE SET amount = excluded.amount",
+);
+pub const QUOTA_HOLDS_DELETE: Sql =
+    sql("quota_holds_delete", "DELETE FROM quota_holds WHERE reservation_id = $1");
+pub const QUOTA_USAGE: Sql = sql(
+    "quota_usage",
+    "SELECT q.resource, q.amount, coalesce(sum(h.amount), 0)::bigint AS used
+     FROM quotas q LEFT JOIN quota_holds h ON h.tenant_id = q.tenant_id AND h.resource = q.resource
+     WHERE q.tenant_id = $1 GROUP BY q.resource, q.amount ORDER BY q.resource",
+);
+pub const QUOTA_PUT: Sql = sql(
+    "quota_put",
+    "INSERT INTO quotas (quota_id, tenant_id, resource, amount) VALUES ($1, $2, $3, $4)
+     ON CONFLICT (tenant_id, resource) DO UPDATE SET amount = excluded.amount, updated_at = compute_now()",
+);
+pub const QUOTA_LOCK: Sql =
+    sql("quota_lock", "SELECT amount FROM quotas WHERE tenant_id = $1 AND resource = $2 FOR NO KEY UPDATE");
+pub const QUOTA_GET: Sql = sql(
+    "quota_get",
+    "SELECT q.quota_id, q.tenant_id, t.name AS tenant_name, q.resource, q.amount, q.updated_at,
+       (SELECT coalesce(sum(h.amount), 0)::bigint FROM quota_holds h
+        WHERE h.tenant_id = q.tenant_id AND h.resource = q.resource) AS used
+     FROM quotas q JOIN tenants t ON t.tenant_id = q.tenant_id WHERE q.tenant_id = $1 AND q.resource = $2",
+);
+pub const QUOTAS_LIST: Sql = sql(
+    "quotas_list",
+    "SELECT q.quota_id, q.tenant_id, t.name AS tenant_name, q.resource, q.amount, q.updated_at,
+       (SELECT coalesce(sum(h.amount), 0)::bigint FROM quota_holds h
+        WHERE h.tenant_id = q.tenant_id AND h.resource = q.resource) AS used
+     FROM quotas q JOIN tenants t ON t.tenant_id = q.tenant_id
+     WHERE q.tenant_id = $1 AND q.quota_id < $2 ORDER BY q.quota_id DESC LIMIT $3",
+);
+pub const TENANT_GET: Sql =
+    sql("capacity_tenant_get", "SELECT tenant_id, parent_id, name FROM tenants WHERE tenant_id = $1");
+
+// Booking.
+
+/// The first write of a booking: whoever has this row's lock has the node's books. None when the node takes no work.
+pub const NODE_BOOKS_OPEN: Sql = sql(
+    "node_books_open",
+    "UPDATE node_capacity c SET updated_at = compute_now() FROM nodes n
+     WHERE c.node_id = $1 AND c.pool_id = $2 AND n.node_id = c.node_id AND n.state = 'ready'
+       AND n.cordoned_at IS NULL AND n.draining_at IS NULL AND n.quarantined_at IS NULL
+     RETURNING c.version",
+);
+/// A device that is not healthy any more is not booked, and the count tells. A whole node comes with what is ill in it.
+pub const ALLOCATION_BOOK: Sql = sql(
+    "allocation_book",
+    "WITH allocation AS (
+       INSERT INTO allocations (allocation_id, reservation_id, node_id, state, atoms, limits)
+       VALUES ($1, $2, $3, 'placed', $4::text[], $5)
+     ), booked AS (
+       INSERT INTO bookings (node_id, atom, allocation_id)
+       SELECT a.node_id, a.atom, $1 FROM atoms a
+       WHERE a.node_id = $3 AND a.atom = ANY($4::text[]) AND (a.health = 'healthy' OR $10::boolean)
+       RETURNING 1
+     ), host AS (
+       INSERT INTO host_bookings (allocation_id, node_id, cpu_millis, memory_bytes, hugepages_1gi, mems, whole_node)
+       VALUES ($1, $3, $6, $7, $8, $9, $10)
+     )
+     SELECT count(*) AS booked FROM booked",
+);
+pub const ALLOCATION_FIND: Sql =
+    sql("allocation_find", "SELECT reservation_id, node_id FROM allocations WHERE allocation_id = $1");
+pub const ALLOCATION_LOCK: Sql = sql(
+    "allocation_lock",
+    "SELECT a.state, a.node_id, a.atoms, r.state AS reservation_state, r.tenant_id, r.pool_id, r.attempts, r.release_to
+     FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
+     WHERE a.allocation_id = $1 FOR NO KEY UPDATE OF a",
+);
+pub const ALLOCATION_BOUND: Sql = sql(
+    "allocation_bound",
+    "UPDATE allocations SET state = 'bound', cdi_devices = $2, bound_at = compute_now()
+     WHERE allocation_id = $1 AND state = 'placed'",
+);
+pub const ALLOCATION_RELEASING: Sql = sql(
+    "allocation_releasing",
+    "UPDATE allocations SET state = 'releasing'
+     WHERE reservation_id = $1 AND state IN ('placed', 'bound') RETURNING allocation_id, node_id",
+);
+/// Ends an allocation and gives back what it booked, in one statement: neither happens alone.
+pub const ALLOCATION_END: Sql = sql(
+    "allocation_end",
+    "WITH ended AS (
+       UPDATE allocations SET state = $2, reason = $3, ended_at = compute_now()
+       WHERE allocation_id = $1 AND state IN ('placed', 'bound', 'releasing') RETURNING allocation_id, node_id
+     ), atoms_back AS (
+       DELETE FROM bookings b USING ended e WHERE b.allocation_id = e.allocation_id
+     ), host_back AS (
+       DELETE FROM host_bookings h USING ended e WHERE h.allocation_id = e.allocation_id
+     )
+     UPDATE node_capacity c SET updated_at = compute_now() FROM ended e WHERE c.node_id = e.node_id",
+);
+pub const NODE_ASSIGNMENTS: Sql = sql(
+    "node_assignments",
+    "SELECT a.allocation_id, a.state, a.atoms, a.limits, r.binding
+     FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
+     WHERE a.node_id = $1 AND a.state IN ('placed', 'bound', 'releasing') ORDER BY a.allocation_id",
+);
+pub const NODE_HOLDS: Sql = sql(
+    "node_holds",
+    "SELECT a.reservation_id, a.state FROM allocations a
+     WHERE a.node_id = $1 AND a.state IN ('placed', 'bound', 'releasing') ORDER BY a.allocation_id LIMIT 100",
+);
+pub const NODE_POOL_TENANT: Sql = sql(
+    "node_pool_tenant",
+    "SELECT p.tenant_id FROM nodes n JOIN pools p ON p.pool_id = n.pool_id WHERE n.node_id = $1",
+);
+
+// What nodes offer.
+
+pub const CAPACITY_LOCK: Sql = sql(
+    "node_capacity_lock",
+    "SELECT pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis, machine_memory_bytes, topology
+     FROM node_capacity WHERE node_id = $1 FOR NO KEY UPDATE",
+);
+pub const CAPACITY_PUT: Sql = sql(
+    "node_capacity_put",
+    "INSERT INTO node_capacity (node_id, pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis,
+       machine_memory_bytes, topology)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+     ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id, cpu_millis = excluded.cpu_millis,
+       memory_bytes = excluded.memory_bytes, hugepages_1gi = excluded.hugepages_1gi,
+       machine_cpu_millis = excluded.machine_cpu_millis, machine_memory_bytes = excluded.machine_memory_bytes,
+       topology = excluded.topology",
+);
+pub const CAPACITY_TOUCH: Sql = sql(
+    "node_capacity_touch",
+    "UPDATE node_capacity SET updated_at = compute_now() WHERE node_id = $1 RETURNING pool_id",
+);
+pub const CAPACITY_LEAVE: Sql = sql(
+    "node_capacity_leave",
+    "UPDATE node_capacity SET pool_id = NULL WHERE node_id = $1 AND pool_id IS NOT NULL",
+);
+pub const CAPACITY_RESERVE: Sql = sql(
+    "node_capacity_reserve",
+    "UPDATE node_capacity SET cpu_millis = greatest(machine_cpu_millis - $2, 0),
+       memory_bytes = greatest(machine_memory_bytes - $3, 0)
+     WHERE pool_id = $1",
+);
+pub const ATOMS_OF_NODE: Sql = sql(
+    "atoms_of_node",
+    "SELECT a.atom, a.device_index, a.model, a.memory_bytes, a.numa, a.island, a.health, a.health_reason,
+       b.allocation_id
+     FROM atoms a LEFT JOIN bookings b ON b.node_id = a.node_id AND b.atom = a.atom
+     WHERE a.node_id = $1 ORDER BY a.atom",
+);
+pub const ATOMS_ELSEWHERE: Sql = sql(
+    "atoms_elsewhere",
+    "SELECT a.atom, n.name FROM atoms a JOIN nodes n ON n.node_id = a.node_id
+     WHERE a.atom = ANY($2::text[]) AND a.node_id <> $1 AND a.health <> 'absent' ORDER BY a.atom",
+);
+pub const ATOM_PUT: Sql = sql(
+    "atom_put",
+    "INSERT INTO atoms (node_id, atom, class, device_index, model, memory_bytes, numa, island, health, health_reason)
+     VALUES ($1, $2, 'gpu', $3, $4, $5, $6, $7, $8, $9)
+     ON CONFLICT (node_id, atom) DO UPDATE SET device_index = excluded.device_index, model = excluded.model,
+       memory_bytes = excluded.memory_bytes, numa = excluded.numa, island = excluded.island,
+       health = excluded.health, health_reason = excluded.health_reason,
+       health_at = CASE WHEN atoms.health = excluded.health THEN atoms.health_at ELSE compute_now() END",
+);
+pub const ALLOCATION_SUBJECT: Sql = sql(
+    "allocation_subject",
+    "SELECT r.reservation_id, r.tenant_id, r.state FROM allocations a
+     JOIN reservations r ON r.reservation_id = a.reservation_id WHERE a.allocation_id = $1",
+);
+
+// The books in memory.
+
+pub const BOOKS_CHANGED: Sql = sql(
+    "books_changed",
+    "SELECT x.xmin, c.node_id, c.version
+     FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin) x
+     LEFT JOIN node_capacity c ON c.changed_xid >= $1",
+);
+pub const BOOKS_NODES: Sql = sql(
+    "books_nodes",
+    "SELECT c.node_id, c.pool_id, c.version, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.topology, p.policy,
+       n.name, n.state, n.cordoned_at, n.cordoned_by, n.cordon_reason, n.draining_at, n.quarantined_at,
+       n.quarantine_reason, n.labels, s.capabilities,
+       (SELECT jsonb_agg(jsonb_build_object('atom', a.atom, 'model', a.model, 'memoryBytes', a.memory_bytes,
+                 'numa', a.numa, 'index', a.device_index, 'island', a.island, 'health', a.health,
+                 'reason', a.health_reason, 'booked', b.atom IS NOT NULL))
+        FROM atoms a LEFT JOIN bookings b ON b.node_id = a.node_id AND b.atom = a.atom
+        WHERE a.node_id = c.node_id AND (a.health <> 'absent' OR b.atom IS NOT NULL)) AS devices,
+       (SELECT jsonb_agg(jsonb_build_object('cpuMillis', h.cpu_millis, 'memoryBytes', h.memory_bytes,
+                 'hugepages1Gi', h.hugepages_1gi, 'mems', h.mems, 'wholeNode', h.whole_node))
+        FROM host_bookings h WHERE h.node_id = c.node_id) AS booked
+     FROM node_capacity c JOIN nodes n ON n.node_id = c.node_id
+     LEFT JOIN node_status s ON s.node_id = c.node_id LEFT JOIN pools p ON p.pool_id = c.pool_id
+     WHERE c.node_id = ANY($1::uuid[]) ORDER BY c.node_id",
+);
+
+// Pools.
+
+pub const POOL_INSERT: Sql = sql(
+    "pool_insert",
+    "INSERT INTO pools (pool_id, tenant_id, name, class, policy) VALUES ($1, $2, $3, $4, $5)",
+);
+/// Those a tenant may name: its own and, nearest first, those of the tenants above it.
+pub const POOLS_ON_WAY_UP: Sql = sql(
+    "pools_on_way_up",
+    "WITH RECURSIVE way AS (
+       SELECT tenant_id, parent_id, 0 AS depth FROM tenants WHERE tenant_id = $1
+       UNION ALL
+       SELECT t.tenant_id, t.parent_id, way.depth + 1 FROM tenants t JOIN way ON t.tenant_id = way.parent_id
+       WHERE way.depth < 64
+     )
+     SELECT p.pool_id, p.tenant_id, p.name, p.class, p.policy FROM way JOIN pools p ON p.tenant_id = way.tenant_id
+     WHERE ($2::uuid IS NULL OR p.pool_id = $2) AND ($3::text IS NULL OR p.name = $3) ORDER BY way.depth LIMIT 8",
+);
+
+macro_rules! pool_select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT p.pool_id, p.tenant_id, t.name AS tenant_name, p.name, p.class, p.policy, p.version, p.created_at,
+       p.updated_at, s.nodes, s.nodes_ready, s.gpus_total, s.gpus_free, s.gpus_unhealthy, s.gpu_model,
+       compute_now() AS now
+     FROM pools p JOIN tenants t ON t.tenant_id = p.tenant_id
+     JOIN LATERAL (SELECT * FROM pool_totals x WHERE x.pool_id = p.pool_id) s ON true ",
+            $rest
+        )
+    };
+}
+
+pub const POOL_GET: Sql = sql("pool_get", pool_select!("WHERE p.pool_id = $1"));
+pub const POOLS_LIST: Sql = sql(
+    "pools_list",
+    pool_select!(
+        "WHERE p.tenant_id = $1 AND p.pool_id < $2 AND ($3::text IS NULL OR p.class = $3)
+     ORDER BY p.pool_id DESC LIMIT $4"
+    ),
+);
+pub const POOL_LOCK: Sql =
+    sql("pool_lock", "SELECT name, policy, version FROM pools WHERE pool_id = $1 FOR NO KEY UPDATE");
+pub const POOL_UPDATE: Sql = sql(
+    "pool_update",
+    "UPDATE pools SET name = $2, policy = $3, version = version + 1, updated_at = compute_now() WHERE pool_id = $1",
+);
+pub const POOL_POLICY: Sql = sql("pool_policy", "SELECT policy FROM pools WHERE pool_id = $1");
+
+/// For the test that prepares them.
+#[cfg(test)]
+pub const ALL: &[Sql] = &[
+    RESERVATION_INSERT,
+    RESERVATION_DRAFT_DELETE,
+    DRAFTS_PRUNE,
+    RESERVATION_ADMIT,
+    RESERVATION_LOCK,
+    RESERVATION_PLACED,
+    RESERVATION_ACTIVE,
+    RESERVATION_RESCHEDULE,
+    RESERVATION_RELEASING,
+    RESERVATION_END,
+    RESERVATION_EXTEND,
+    RESERVATIONS_WAIT,
+    RESERVATIONS_EXPIRING,
+    POOLS_WAITING,
+    RESERVATIONS_IN_LINE,
+    RESERVATION_GET,
+    RESERVATIONS_LIST,
+    QUOTA_HOLDS_PUT,
+    QUOTA_HOLDS_DELETE,
+    QUOTA_USAGE,
+    QUOTA_PUT,
+    QUOTA_LOCK,
+    QUOTA_GET,
+    QUOTAS_LIST,
+    TENANT_GET,
+    NODE_BOOKS_OPEN,
+    ALLOCATION_BOOK,
+    ALLOCATION_FIND,
+    ALLOCATION_LOCK,
+    ALLOCATION_BOUND,
+    ALLOCATION_RELEASING,
+    ALLOCATION_END,
+    NODE_ASSIGNMENTS,
+    NODE_HOLDS,
+    NODE_POOL_TENANT,
+    CAPACITY_LOCK,
+    CAPACITY_PUT,
+    CAPACITY_TOUCH,
+    CAPACITY_LEAVE,
+    CAPACITY_RESERVE,
+    ATOMS_OF_NODE,
+    ATOMS_ELSEWHERE,
+    ATOM_PUT,
+    ALLOCATION_SUBJECT,
+    BOOKS_CHANGED,
+    BOOKS_NODES,
+    POOL_INSERT,
+    POOLS_ON_WAY_UP,
+    POOL_GET,
+    POOLS_LIST,
+    POOL_LOCK,
+    POOL_UPDATE,
+    POOL_POLICY,
+];
+
+#[cfg(test)]
+mod tests {
+    #[tokio::test]
+    async fn every_statement_prepares_on_a_migrated_database() {
+        testkit::db().await.prepare_all(&[super::ALL, crate::invariants::RULES].concat()).await;
+    }
+}

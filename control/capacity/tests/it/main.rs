@@ -1,0 +1,13 @@
+//! Against a real PostgreSQL.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod cloud;
+
+mod booking;
+mod explaining;
+mod life;
+mod nodes;
+mod policies;
+mod pools;
+mod storm;

@@ -1,0 +1,193 @@
+//! What nodes say and what is not believed.
+
+use serde_json::json;
+use wire::proto::agent::AllocationBound;
+use wire::proto::agent::node_report::Report;
+
+use crate::cloud::{Cloud, allocation_of, atoms_of, bound, facts, failed, id, node_of, released};
+
+#[tokio::test]
+async fn a_report_of_another_node_changes_nothing() {
+    let (cloud, nodes) = Cloud::with_nodes(2).await;
+    let placed = cloud.reserve(json!({ "gpus": 2 })).await;
+    let other = *nodes.iter().find(|node| **node != node_of(&placed)).unwrap();
+    for report in [bound(&placed), failed(&placed, "overlap"), released(&placed)] {
+        cloud.report(other, report).await.unwrap();
+        assert_eq!(cloud.get(&placed).await["state"], "placed");
+    }
+    assert_eq!(cloud.events("security.invalid-report").await, 3);
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_report_of_other_devices_or_of_nothing_known_changes_nothing() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 2 })).await;
+    let atoms = atoms_of(&placed);
+    let saying = |allocation_id: String, atoms: &[String], cdi: &[&str]| {
+        Report::AllocationBound(AllocationBound {
+            allocation_id,
+            generation: 1,
+            cdi_devices: cdi.iter().map(|name| (*name).to_owned()).collect(),
+            atoms: atoms.to_vec(),
+        })
+    };
+    let right = allocation_of(&placed);
+    let long = "x".repeat(201);
+    for report in [
+        saying(right.clone(), &atoms[..1], &[]),
+        saying(right.clone(), &[atoms.clone(), atoms.clone()].concat(), &[]),
+        saying(right.clone(), &[], &[]),
+        saying(right.clone(), &atoms, &["a", "b", "c"]),
+        saying(right.clone(), &atoms, &["bcd.dev/gpu=\n"]),
+        saying(right, &atoms, &[&long]),
+        saying(id::<model::AllocationId>().to_string(), &atoms, &[]),
+        saying("nonsense".to_owned(), &atoms, &[]),
+    ] {
+        cloud.report(node_of(&placed), report).await.unwrap();
+        assert_eq!(cloud.get(&placed).await["state"], "placed");
+    }
+    assert_eq!(cloud.events("security.invalid-report").await, 8);
+}
+
+#[tokio::test]
+async fn a_report_twice_is_a_report_once() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 1 })).await;
+    for _ in 0..2 {
+        assert_eq!(cloud.bind(&placed).await["state"], "active");
+    }
+    cloud.call("reservations.release", json!({ "id": placed["id"] })).await.ok();
+    cloud.report(nodes[0], bound(&placed)).await.unwrap();
+    assert_eq!(cloud.get(&placed).await["state"], "releasing", "said before it heard");
+    for _ in 0..2 {
+        assert_eq!(cloud.confirm_released(&placed).await["state"], "released");
+    }
+    cloud.report(nodes[0], failed(&placed, "overlap")).await.unwrap();
+    assert_eq!(cloud.get(&placed).await["state"], "released");
+    assert_eq!(
+        (cloud.events("reservation.active").await, cloud.events("reservation.released").await),
+        (1, 1)
+    );
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_hold_that_the_node_lets_go_of_unasked_stays_booked_and_wanted() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 1 })).await;
+    cloud.bind(&placed).await;
+    assert_eq!(cloud.confirm_released(&placed).await["state"], "active");
+    assert_eq!(cloud.devices(nodes[0]).await.assignments.len(), 1);
+    assert_eq!(cloud.events("reservation.degraded").await, 1);
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_silent_node_degrades_its_reservations_and_frees_none() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 8 })).await;
+    cloud.bind(&placed).await;
+    for state in ["unreachable", "lost"] {
+        cloud.db.batch(&format!("UPDATE nodes SET state = '{state}'")).await;
+        cloud.schedulable_changed(nodes[0]).await;
+        let seen = cloud.get(&placed).await;
+        assert_eq!(
+            (&seen["state"], &seen["conditions"][0]["reason"]),
+            (&json!("active"), &json!("node-silent"))
+        );
+    }
+    let waiting = cloud.reserve(json!({ "gpus": 1 })).await;
+    assert_eq!(waiting["state"], "scheduling");
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn an_inventory_that_misses_a_gpu_releases_nothing_and_offers_it_to_nobody() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 7 })).await;
+    let mut poorer = facts(nodes[0], "node-0", Some((cloud.pool, cloud.root_tenant)));
+    poorer.inventory.gpus.gpus.clear();
+    cloud.facts(&poorer).await;
+    let seen = cloud.get(&placed).await;
+    assert_eq!((&seen["state"], atoms_of(&seen).len()), (&json!("placed"), 7));
+    assert_eq!(seen["conditions"].as_array().unwrap().len(), 7);
+    assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM bookings").await, 7);
+    let none = cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1 })).await;
+    assert_eq!(none.code(), "CAPACITY_UNAVAILABLE");
+
+    cloud.facts(&facts(nodes[0], "node-0", Some((cloud.pool, cloud.root_tenant)))).await;
+    assert_eq!(cloud.get(&placed).await["conditions"], json!([]));
+    assert_eq!(cloud.reserve(json!({ "gpus": 1 })).await["state"], "placed");
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn facts_without_news_write_nothing() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let version = "SELECT version FROM node_capacity";
+    let before = cloud.db.scalar_i64(version).await;
+    let same = facts(nodes[0], "node-0", Some((cloud.pool, cloud.root_tenant)));
+    cloud.facts(&same).await;
+    assert_eq!(cloud.db.scalar_i64(version).await, before);
+    let mut ill = same;
+    ill.unhealthy.insert("GPU-node-0-3".to_owned(), "Xid: 79".to_owned());
+    cloud.facts(&ill).await;
+    assert_eq!(cloud.db.scalar_i64(version).await, before + 1);
+    let text = "SELECT health || ' ' || health_reason FROM atoms WHERE atom = 'GPU-node-0-3'";
+    assert_eq!(cloud.db.scalar_text(text).await, "unhealthy Xid: 79");
+}
+
+#[tokio::test]
+async fn a_node_takes_work_only_while_it_may() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    for (close, open) in [
+        ("cordoned_at = compute_now(), cordoned_by = 'alice'", "cordoned_at = NULL"),
+        ("draining_at = compute_now()", "draining_at = NULL"),
+        ("quarantined_at = compute_now(), quarantine_reason = 'odd'", "quarantined_at = NULL"),
+        ("state = 'unreachable'", "state = 'ready'"),
+    ] {
+        cloud.db.batch(&format!("UPDATE nodes SET {close}")).await;
+        cloud.schedulable_changed(nodes[0]).await;
+        let waiting = cloud.reserve(json!({ "gpus": 1 })).await;
+        assert_eq!(waiting["state"], "scheduling", "{close}");
+        cloud.db.batch(&format!("UPDATE nodes SET {open}")).await;
+        cloud.schedulable_changed(nodes[0]).await;
+        cloud.place_waiting().await;
+        assert_eq!(cloud.get(&waiting).await["state"], "placed", "{open}");
+    }
+}
+
+#[tokio::test]
+async fn a_cordon_that_nobody_told_of_is_still_kept_by_the_booking() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    cloud.reserve(json!({ "gpus": 1 })).await;
+    // The picture in memory still has the node open.
+    cloud.db.batch("UPDATE nodes SET cordoned_at = compute_now()").await;
+    assert_eq!(cloud.reserve(json!({ "gpus": 1 })).await["state"], "scheduling");
+}
+
+#[tokio::test]
+async fn a_node_that_left_its_pool_offers_nothing_and_keeps_what_it_holds() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 1 })).await;
+    cloud.db.batch("UPDATE nodes SET pool_id = NULL").await;
+    cloud.facts(&facts(nodes[0], "node-0", None)).await;
+    let refused = cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1 })).await;
+    assert_eq!(refused.code(), "CAPACITY_UNAVAILABLE");
+    assert_eq!(cloud.get(&placed).await["state"], "placed");
+    assert_eq!(cloud.devices(nodes[0]).await.assignments.len(), 1);
+}
+
+#[tokio::test]
+async fn limits_go_only_to_nodes_that_enforce_them() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    cloud.db.batch("UPDATE node_status SET capabilities = '{}'").await;
+    cloud.schedulable_changed(nodes[0]).await;
+    let limited = cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1, "vcpu": 4 })).await;
+    assert_eq!(limited.code(), "CAPACITY_UNAVAILABLE");
+    let kubernetes =
+        cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1, "binding": "kubernetes" })).await;
+    assert_eq!(kubernetes.code(), "CAPACITY_UNAVAILABLE");
+    assert_eq!(cloud.reserve(json!({ "gpus": 1 })).await["state"], "placed");
+}
