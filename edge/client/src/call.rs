@@ -152,7 +152,9 @@ impl Client {
         let url = self.url().to_owned();
         // The error would print the whole URL again.
         let source = source.without_url();
-        if source.is_connect() {
+        if is_tls(&source) {
+            ClientError::Untrusted { url, source }
+        } else if source.is_connect() {
             ClientError::Connect { url, source }
         } else if source.is_timeout() {
             ClientError::Timeout { url }
@@ -201,6 +203,22 @@ impl Client {
         };
         ClientError::Refused(Box::new(Refusal { status, problem, retry_after }))
     }
+}
+
+/// Whether a connection failed for what the server showed, not for the network.
+fn is_tls(error: &reqwest::Error) -> bool {
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        if cause.is::<rustls::Error>() {
+            return true;
+        }
+        // An I/O error gives the source of what it wraps and passes over that itself.
+        next = match cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref()) {
+            Some(inner) => Some(inner),
+            None => cause.source(),
+        };
+    }
+    false
 }
 
 #[cfg(test)]

@@ -41,6 +41,13 @@ pub enum ClientError {
         #[source]
         source: reqwest::Error,
     },
+    /// Nothing was sent: there is no secure connection with this server, now or later.
+    #[error("failed to trust {url}")]
+    Untrusted {
+        url: String,
+        #[source]
+        source: reqwest::Error,
+    },
     /// It was sent; whether it was done is not known.
     #[error("{url} did not answer in time")]
     Timeout { url: String },
@@ -63,6 +70,7 @@ impl ClientError {
         match self {
             ClientError::Refused(refusal) => Some(refusal),
             ClientError::Connect { .. }
+            | ClientError::Untrusted { .. }
             | ClientError::Timeout { .. }
             | ClientError::Broken { .. }
             | ClientError::Answer { .. }

@@ -55,7 +55,8 @@ pub fn decide(error: &ClientError, repeatable: bool, tries: u32) -> Decision {
                 _ => Decision::GiveUp,
             }
         }
-        ClientError::Timeout { .. }
+        ClientError::Untrusted { .. }
+        | ClientError::Timeout { .. }
         | ClientError::Broken { .. }
         | ClientError::Answer { .. }
         | ClientError::Encode(_) => Decision::GiveUp,

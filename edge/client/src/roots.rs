@@ -49,3 +49,6 @@ fn read(path: &Path, strict: bool) -> Result<RootCertStore, ConfigError> {
         false => Ok(roots),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,7 +116,7 @@ impl EventStream {
 fn lasting(error: &ClientError) -> bool {
     match error {
         ClientError::Refused(refusal) => !refusal.code().retryable(),
-        ClientError::Answer { .. } | ClientError::Encode(_) => true,
+        ClientError::Untrusted { .. } | ClientError::Answer { .. } | ClientError::Encode(_) => true,
         ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Broken { .. } => false,
     }
 }
