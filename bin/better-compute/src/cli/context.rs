@@ -170,6 +170,14 @@ pub fn command() -> Command {
     let name = Arg::new("name").value_name("NAME");
     Command::new("context")
         .about("Which server commands go to")
+        .after_help(
+            "Environment, over the context:\n  \
+             BETTER_COMPUTE_URL         the server; a context's token goes to its own server only\n  \
+             BETTER_COMPUTE_TOKEN_FILE  a file with the token, readable by its owner alone\n  \
+             BETTER_COMPUTE_TOKEN       the token itself\n  \
+             BETTER_COMPUTE_CA_FILE     PEM file of the only authorities to trust\n  \
+             BETTER_COMPUTE_CONFIG      where contexts are kept: ~/.config/better-compute/config.toml",
+        )
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(Command::new("list").about("Lists contexts"))

@@ -217,11 +217,16 @@ fn script(
     let more = if role == "site" { " CAP_NET_BIND_SERVICE CAP_NET_RAW" } else { "" };
     let unit = UNIT.trim_end().replace("@ROLE_CAPABILITIES@", more).replace("@ROLE@", role);
     let word = |text: Option<&str>| single_quoted(text.unwrap_or_default());
+    let first = |pins: &[String]| word(pins.first().map(String::as_str));
     SCRIPT
         .replace("@BINARY@", &word(binary))
         .replace("@URL@", &word(url))
         .replace("@SHA256@", &word(sha256))
-        .replace("@SERVER@", &word(facts.server.as_deref()))
+        // With the key at hand there is nothing to ask for.
+        .replace("@SERVER@", &word(facts.server.as_deref().filter(|_| facts.join_key.is_none())))
+        .replace("@SERVING_CA_PIN@", &first(&facts.serving_ca_pins))
+        .replace("@JOIN_SIGNING_PIN@", &first(&facts.join_signing_pins))
+        .replace("@JOIN_ENCRYPTION_PIN@", &word(Some(&facts.join_encryption_pin)))
         .replace("@ROLE@", &word(Some(role)))
         .replace("@CONFIG@", config(facts, site).trim_end())
         .replace("@JOIN_KEY@\n", &if join_key.is_empty() { join_key } else { join_key + "\n" })

@@ -149,7 +149,9 @@ join_fleet() {
         "try       better-compute join-tokens create --site SITE > FILE, bring FILE here, give --token-file FILE"
     set -- join --config "$CONFIG_DIR/config.toml" --role "$ROLE" --token-file "$work/token"
     if [ -n "$SERVER" ]; then
-        set -- "$@" --server "$SERVER"
+        # Beside the configuration the pins say the same once more; bcd takes an address only together with them.
+        set -- "$@" --server "$SERVER" --serving-ca-pin @SERVING_CA_PIN@ \
+            --join-signing-pin @JOIN_SIGNING_PIN@ --join-encryption-pin @JOIN_ENCRYPTION_PIN@
     fi
     "$PROGRAM" "$@" </dev/null || die "the machine could not join" "see       $PROGRAM doctor"
     changed=yes

@@ -171,3 +171,40 @@ fn manual_pages_and_completions_cover_the_commands() {
     let script = person.run("completions bash").out;
     assert!(script.contains("join-tokens"), "{}", &script[..200]);
 }
+
+#[test]
+fn the_install_script_asks_the_server_what_a_machine_must_know() {
+    let join = json!({
+        "gatewayUrl": "https://gw.example.com:8443", "serverName": "gateway", "servingCaPin": "a".repeat(64),
+        "joinSigningPin": "c".repeat(64), "joinEncryptionPin": "d".repeat(64),
+        "joinEncryptionKey": "{\"kty\":\"EC\",\"crv\":\"P-256\",\"x\":\"eA\",\"y\":\"eQ\"}",
+    });
+    let stub = Stub::script(vec![Answer::json(json!({ "join": join }))]);
+    let outcome = Person::at(&stub).run("daemon install-script --binary ./bcd --site fsn1");
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    assert!(
+        outcome.out.contains("url = \"https://gw.example.com:8443\"\nserver_name = \"gateway\"\n"),
+        "{}",
+        outcome.out
+    );
+    assert!(!outcome.out.contains("bct_"), "the caller's own token is not in it");
+
+    let mut evil = join.clone();
+    evil["gatewayUrl"] = "https://gw\nEND_OF_CONFIG\nrm -rf /".into();
+    let stub = Stub::script(vec![Answer::json(json!({ "join": evil }))]);
+    let outcome = Person::at(&stub).run("daemon install-script --binary ./bcd");
+    assert_eq!((outcome.code, outcome.out.as_str()), (1, ""), "{}", outcome.err);
+}
+
+#[test]
+fn an_install_script_needs_pins_with_its_gateway_and_a_hash_with_its_url() {
+    let person = Person::new();
+    for line in [
+        "daemon install-script --binary ./bcd --gateway https://gw.example.com",
+        "daemon install-script --url https://a.example/bcd",
+        "daemon install-script --url http://a.example/bcd --sha256 0",
+        "daemon install-script",
+    ] {
+        assert_eq!(person.run(line).code, 2, "{line}");
+    }
+}
