@@ -1,4 +1,4 @@
-//! A crash after every single commit, one at a time: whatever is lost in memory, each command is run as often as its kind
+//! A crash before and after every single commit, one at a time: whatever is lost in memory, each command is run as often as its kind
 //! allows, settles once, and the control plane hears of it.
 
 use std::collections::BTreeMap;
@@ -40,12 +40,22 @@ struct World {
     spec: wire::proto::agent::DesiredStateBody,
     runs: BTreeMap<CommandId, u32>,
     commits: u32,
-    crash_at: u32,
+    crash: Crash,
     crashed: bool,
 }
 
+/// Where a process dies, by the number of the commit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Crash {
+    Never,
+    /// Its writes are lost; what earlier steps did to the world is done.
+    Before(u32),
+    /// Its writes are durable, and none of its effects happened.
+    After(u32),
+}
+
 impl World {
-    fn new(kinds: &[CommandKind], crash_at: u32) -> Self {
+    fn new(kinds: &[CommandKind], crash: Crash) -> Self {
         let rig = Rig::new();
         let mut plane = ControlPlane::default();
         for (n, kind) in kinds.iter().enumerate() {
@@ -53,22 +63,31 @@ impl World {
             plane.commands.insert(id, (*kind, rig.deployment.command(NODE, id, *kind)));
         }
         let spec = rig.deployment.spec_body(NODE, 1, NodeSpec::default());
-        Self { rig, plane, spec, runs: BTreeMap::new(), commits: 0, crash_at, crashed: false }
+        Self { rig, plane, spec, runs: BTreeMap::new(), commits: 0, crash, crashed: false }
     }
 
-    /// One step with the crash between its commit and its effects. True when it crashed.
+    /// One step, with the crash where it is wanted. True when it crashed.
     fn step(&mut self, input: Input) -> bool {
         self.rig.engine.handle(input, self.rig.now());
-        if self.rig.commit() {
+        let writes = self.rig.engine.take_writes();
+        if !writes.is_empty() {
             self.commits += 1;
-            if self.commits == self.crash_at {
-                self.crashed = true;
-                self.rig.restart();
-                return true;
+            if self.crash == Crash::Before(self.commits) {
+                return self.die();
             }
+        }
+        self.rig.write(writes);
+        if self.crash == Crash::After(self.commits) && !self.crashed {
+            return self.die();
         }
         self.rig.act();
         false
+    }
+
+    fn die(&mut self) -> bool {
+        self.crashed = true;
+        self.rig.restart();
+        true
     }
 
     fn frame(&mut self, frame: Gateway) -> bool {
@@ -140,8 +159,8 @@ impl World {
 struct Crashed;
 
 /// Runs until the control plane has every outcome, then once more to see that nothing is left.
-fn settle_all(kinds: &[CommandKind], crash_at: u32) -> World {
-    let mut world = World::new(kinds, crash_at);
+fn settle_all(kinds: &[CommandKind], crash: Crash) -> World {
+    let mut world = World::new(kinds, crash);
     for _ in 0..20 {
         let over = world.session().is_ok();
         world.rig.step(Input::Disconnected { why: "cut".into(), pushback: None });
@@ -153,14 +172,14 @@ fn settle_all(kinds: &[CommandKind], crash_at: u32) -> World {
 }
 
 #[test]
-fn a_crash_after_any_commit_settles_every_command_once() {
+fn a_crash_around_any_commit_settles_every_command_once() {
     let kinds = [
         CommandKind::InventoryRefresh,
         CommandKind::GpuReset,
         CommandKind::NodeReboot,
         CommandKind::DiagNvml,
     ];
-    let without = settle_all(&kinds, 0);
+    let without = settle_all(&kinds, Crash::Never);
     let commits = without.commits;
     assert!(commits >= 10, "the walk has something to walk over: {commits}");
     assert!(
@@ -168,11 +187,10 @@ fn a_crash_after_any_commit_settles_every_command_once() {
         "{:?}",
         without.plane.settled
     );
-    for crash_at in 1..=commits {
-        let mut world = settle_all(&kinds, crash_at);
-        assert!(world.crashed, "crash {crash_at} of {commits}");
-        let context =
-            format!("crash after commit {crash_at}: {:?}, runs {:?}", world.plane.settled, world.runs);
+    for crash in (1..=commits).flat_map(|n| [Crash::Before(n), Crash::After(n)]) {
+        let mut world = settle_all(&kinds, crash);
+        assert!(world.crashed, "{crash:?} of {commits}");
+        let context = format!("{crash:?}: {:?}, runs {:?}", world.plane.settled, world.runs);
         assert_eq!(world.plane.settled.len(), kinds.len(), "{context}");
         assert_eq!(world.plane.contradictions, [] as [String; 0], "{context}");
         for (id, (kind, _)) in &world.plane.commands {
@@ -191,22 +209,4 @@ fn a_crash_after_any_commit_settles_every_command_once() {
         assert!(hello.unacked_results.is_empty() && hello.in_flight.is_empty(), "{context}");
         assert_eq!(hello.applied_generation, 1, "{context}");
     }
-}
-
-#[test]
-fn what_the_journal_never_heard_of_the_world_never_saw() {
-    // A crash before the first commit that accepts a command: the command must come again as if new.
-    let mut world = World::new(&[CommandKind::GpuReset], u32::MAX);
-    world.session().unwrap();
-    assert_eq!(world.runs.values().sum::<u32>(), 1);
-    let mut world = World::new(&[CommandKind::GpuReset], u32::MAX);
-    world.rig.open();
-    let (_, command) = world.plane.commands[&command_id(1)].clone();
-    world.rig.engine.handle(
-        Input::Frame(Box::new(GatewayFrame { frame: Some(Gateway::Command(command)) })),
-        world.rig.now(),
-    );
-    // The process dies with the writes in memory.
-    world.rig.restart();
-    assert!(world.rig.greet().in_flight.is_empty());
 }

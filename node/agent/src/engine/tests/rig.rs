@@ -80,11 +80,13 @@ impl Rig {
     }
 
     /// The first half of a step's end. A crash may come right after.
-    pub fn commit(&mut self) -> bool {
+    pub fn commit(&mut self) {
         let writes = self.engine.take_writes();
-        let any = !writes.is_empty();
+        self.write(writes);
+    }
+
+    pub fn write(&mut self, writes: Vec<Write>) {
         futures::FutureExt::now_or_never(self.store.commit(writes)).expect("memory commits at once").unwrap();
-        any
     }
 
     /// The second half.
