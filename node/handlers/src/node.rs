@@ -1,0 +1,144 @@
+//! Puts a node's handlers together. A program passes the result to the agent and names nothing else of this crate.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent::converge::Converger;
+use agent::kinds::KindHandler;
+use hw::{Commands, FakeHardware, HardwareError, HostCommands, HostHardware, Root};
+use kit::Clock;
+
+use crate::conditions::faults::Faults;
+use crate::conditions::presence::{self, Presence};
+use crate::files::{Files, HostFiles, HostPaths};
+use crate::kinds::{diag_nvml, gpu_reset, inventory_refresh, logs_collect, node_reboot};
+use crate::logs::LogSource;
+use crate::machine::{Machine, Reboot, Watch};
+use crate::sections::access::{AccessFiles, NoTickets, TicketKeys};
+use crate::sections::devices::{CAPABILITY_KUBERNETES, Devices, Holds};
+use crate::slices::{CAPABILITY_LIMITS, FakeSlices, Slices, SystemdSlices};
+use crate::sshd::{HostSshd, NoSshd, Sshd};
+use crate::upload::{HttpsUpload, Upload};
+
+/// The ports a node works through.
+pub struct NodePorts {
+    pub hardware: Arc<dyn hw::Hardware>,
+    pub files: Arc<dyn Files>,
+    pub slices: Arc<dyn Slices>,
+    pub sshd: Arc<dyn Sshd>,
+    pub tickets: Arc<dyn TicketKeys>,
+    pub logs: Arc<dyn LogSource>,
+    pub upload: Arc<dyn Upload>,
+    pub clock: Arc<dyn Clock>,
+    /// The daemon's own folder.
+    pub data_dir: PathBuf,
+}
+
+impl NodePorts {
+    /// This machine, as root.
+    pub fn host(data_dir: &Path, clock: Arc<dyn Clock>, logs: Arc<dyn LogSource>) -> Self {
+        let commands: Arc<dyn Commands> = Arc::new(HostCommands::new());
+        Self {
+            hardware: Arc::new(HostHardware::new(Root::host(), commands.clone())),
+            files: Arc::new(HostFiles::new(HostPaths::host())),
+            slices: Arc::new(SystemdSlices::new("/", commands.clone(), clock.clone())),
+            sshd: Arc::new(HostSshd::new("/", commands)),
+            tickets: Arc::new(NoTickets),
+            logs,
+            upload: Arc::new(HttpsUpload::new(clock.clone(), None)),
+            clock,
+            data_dir: data_dir.to_owned(),
+        }
+    }
+
+    /// A machine that is not there. Everything it writes is below `data_dir`.
+    pub fn simulated(
+        hardware: Arc<FakeHardware>,
+        data_dir: &Path,
+        clock: Arc<dyn Clock>,
+        logs: Arc<dyn LogSource>,
+    ) -> Self {
+        Self {
+            hardware,
+            files: Arc::new(HostFiles::new(HostPaths::simulated(data_dir.join("root")))),
+            slices: Arc::new(FakeSlices::new()),
+            sshd: Arc::new(NoSshd),
+            tickets: Arc::new(NoTickets),
+            logs,
+            upload: Arc::new(HttpsUpload::new(clock.clone(), None)),
+            clock,
+            data_dir: data_dir.to_owned(),
+        }
+    }
+}
+
+/// What the agent is made of on a node, and what runs beside it.
+pub struct NodeParts {
+    pub convergers: Vec<Box<dyn Converger>>,
+    pub kinds: Vec<Arc<dyn KindHandler>>,
+    pub hardware: Arc<dyn agent::hardware::Hardware>,
+    pub host: Arc<dyn agent::hardware::Host>,
+    pub boot_id: String,
+    /// To be run under the agent's supervisor with its handle.
+    pub watch: Watch,
+    /// The same machine as `hardware`, for whoever drives its passes itself.
+    pub machine: Arc<Machine>,
+    pub holds: Holds,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("make the data folder {dir:?}")]
+    DataDir {
+        dir: PathBuf,
+        #[source]
+        source: kit::fs::FsError,
+    },
+    #[error("tell this boot from the last")]
+    BootId(#[source] HardwareError),
+}
+
+/// Looks at the machine once, so that the first Hello tells what it is.
+pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
+    let NodePorts { hardware, files, slices, sshd, tickets, logs, upload, clock, data_dir } = ports;
+    kit::fs::create_dir(&data_dir, 0o700)
+        .map_err(|source| NodeError::DataDir { dir: data_dir.clone(), source })?;
+    let boot_id = hardware.boot_id().await.map_err(NodeError::BootId)?;
+    let mut capabilities = vec![CAPABILITY_KUBERNETES.to_owned()];
+    match slices.support() {
+        Ok(()) => capabilities.push(CAPABILITY_LIMITS.to_owned()),
+        Err(none) => tracing::info!(why = none.why, "holds with limits are not served"),
+    }
+    let faults = Faults::at(data_dir.join("faults.json"));
+    let presence = Presence::at(data_dir.join(presence::FILE));
+    let (machine, watch) = Machine::new(hardware.clone(), clock, capabilities, faults, presence);
+    machine.pass().await;
+
+    let holds = Holds::new(files.clone());
+    let record = data_dir.join("devices.json");
+    let reload_owed = data_dir.join("sshd-reload-owed");
+    let convergers: Vec<Box<dyn Converger>> = vec![
+        Box::new(Devices::new(files.clone(), slices, hardware.clone(), holds.clone(), record)),
+        Box::new(AccessFiles::new(files, sshd, tickets, reload_owed)),
+    ];
+    let kinds: Vec<Arc<dyn KindHandler>> = vec![
+        Arc::new(inventory_refresh::Handler(machine.clone())),
+        Arc::new(diag_nvml::Handler(machine.clone())),
+        Arc::new(logs_collect::Handler { machine: machine.clone(), logs, upload }),
+        Arc::new(gpu_reset::Handler { machine: machine.clone(), holds: holds.clone() }),
+        Arc::new(node_reboot::Handler),
+    ];
+    Ok(NodeParts {
+        convergers,
+        kinds,
+        hardware: machine.clone(),
+        host: Arc::new(Reboot(hardware)),
+        boot_id,
+        watch,
+        machine,
+        holds,
+    })
+}
+
+#[cfg(test)]
+mod tests;
