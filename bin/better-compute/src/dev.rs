@@ -71,7 +71,10 @@ struct Ready {
 
 pub async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
     if !args.listen.ip().is_loopback() {
-        bail!("--listen {} is not a loopback address; dev has an administrator's token lying about and listens to this machine alone", args.listen);
+        bail!(
+            "--listen {} is not a loopback address; dev has an administrator's token lying about and listens to this machine alone",
+            args.listen
+        );
     }
     let folder = Folder::open(&args)?;
     let supervisor = Supervisor::new();
@@ -86,7 +89,10 @@ pub async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
         bail!("{why}");
     }
     if clean {
-        eprintln!("stopped{}", if args.memory { ", and forgotten" } else { "; run it again to find everything as it was" });
+        eprintln!(
+            "stopped{}",
+            if args.memory { ", and forgotten" } else { "; run it again to find everything as it was" }
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -171,7 +177,10 @@ async fn start_database(args: &DevArgs, folder: &Folder, screen: &mut Screen) ->
     };
     let database = Embedded::start(config).await?;
     let seconds = watch.monotonic().as_secs_f64();
-    screen.step("PostgreSQL", &format!("private cluster in {} (started in {seconds:.1} s)", shown(database.dir())));
+    screen.step(
+        "PostgreSQL",
+        &format!("private cluster in {} (started in {seconds:.1} s)", shown(database.dir())),
+    );
     Ok(database)
 }
 
@@ -229,7 +238,8 @@ async fn run_on(
     let cli_config = store_context(&api, &token_file)?;
     let client = nodes::admin_client(&api, &token_file, clock.clone(), rng.clone())?;
     let site = nodes::prepare(&client, args.host).await?;
-    let fleet = nodes::start(args, &folder.path, gateway, &keys, &client, &site, supervisor, clock, &rng).await?;
+    let fleet =
+        nodes::start(args, &folder.path, gateway, &keys, &client, &site, supervisor, clock, &rng).await?;
     let names = nodes::wait_ready(&client, &fleet, screen).await?;
     screen.step("nodes", &fleet.describe());
 
@@ -283,7 +293,8 @@ async fn summary(
 /// The administrator's token, in a file of the data folder that only its owner can read.
 async fn admin_token(store: &Store, dir: &Path, rng: &dyn kit::Rng) -> anyhow::Result<PathBuf> {
     let path = dir.join("admin.token");
-    let made = iam::bootstrap(store, rng, &pki::OsEntropy, ADMIN_TOKEN_LIFETIME).await.map_err(plane::fault)?;
+    let made =
+        iam::bootstrap(store, rng, &pki::OsEntropy, ADMIN_TOKEN_LIFETIME).await.map_err(plane::fault)?;
     let secret: Zeroizing<String> = match made {
         Some(made) => made.secret,
         None if path.exists() => return Ok(path),
@@ -323,7 +334,9 @@ fn taken_port(err: anyhow::Error) -> anyhow::Error {
         cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::AddrInUse)
     });
     match taken {
-        true => err.context("another program listens there; stop it, or give --listen 127.0.0.1:0 for free ports"),
+        true => {
+            err.context("another program listens there; stop it, or give --listen 127.0.0.1:0 for free ports")
+        }
         false => err,
     }
 }

@@ -107,7 +107,8 @@ impl KeyFolder {
         folder.put_public("public/node-ca.crt.der", node_ca.certificate_der())?;
 
         folder.put_key("worker/join-signing.key.pem", &SigningKey::generate(&OsEntropy).to_pkcs8_pem())?;
-        folder.put_key("worker/join-encryption.key.pem", &DecryptionKey::generate(&OsEntropy).to_pkcs8_pem())?;
+        folder
+            .put_key("worker/join-encryption.key.pem", &DecryptionKey::generate(&OsEntropy).to_pkcs8_pem())?;
 
         let worker = SigningKey::generate(&OsEntropy);
         let statement = WorkerKeyStatement {
@@ -190,10 +191,6 @@ impl KeyFolder {
 
     pub fn node_cas(&self) -> anyhow::Result<Vec<Vec<u8>>> {
         Ok(vec![self.read("public/node-ca.crt.der")?])
-    }
-
-    pub fn command_roots(&self) -> anyhow::Result<Vec<pki::VerifyingKey>> {
-        Ok(vec![pki::VerifyingKey::from_spki_der(&self.read("public/command-root.spki.der")?)?])
     }
 
     pub fn trust_domain(&self) -> anyhow::Result<TrustDomain> {

@@ -1,5 +1,6 @@
 //! Puts a control plane together: the modules over one store, in the roles that this process has.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,17 +9,19 @@ use std::time::Duration;
 use anyhow::Context;
 use capacity::Capacity;
 use fleet::{Fleet, FleetKeys, PgDelivery};
-use gateway::{Gateway, GatewayConfig};
+use gateway::{Gateway, GatewayConfig, GatewayParts, Tls};
 use iam::{Authorizer, Iam};
 use kernel::run::{Running, run_passes, run_queues, run_relay};
 use kernel::{CallLimits, Pipeline};
 use kit::{Clock, Rng, Supervisor, TaskKind};
 use ledger::Ledger;
-use model::{GatewayId, Id};
-use pki::OsEntropy;
+use model::GatewayId;
+use pki::tls::TlsClock;
+use pki::{NodeTrust, OsEntropy};
 use server::{Server, ServerConfig};
 use store::Store;
 use store::restore::{self, RestoreVerdict};
+use tokio::net::TcpListener;
 
 use crate::keys::KeyFolder;
 
@@ -26,6 +29,7 @@ use crate::keys::KeyFolder;
 const RESTORE_CHECK_PERIOD: Duration = Duration::from_secs(30);
 /// Keys of one queue handled at once in one process.
 const QUEUE_CONCURRENCY: usize = 8;
+const GATEWAY: TaskKind = TaskKind::fatal("gateway");
 const RESTORE_CHECK: TaskKind = TaskKind::isolated("restore_check");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +70,6 @@ pub struct PlaneConfig {
 pub struct Plane {
     pub api: Option<String>,
     pub gateway: Option<SocketAddr>,
-    pub gateway_url: Option<String>,
 }
 
 /// Starts the roles under `supervisor`, and returns when they take work.
@@ -77,35 +80,39 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         true => Some(start_gateway(&config, supervisor).await?),
         false => None,
     };
-    let gateway_url = config.gateway_url.clone().or_else(|| gateway.map(|address| format!("https://{address}")));
+    let gateway_url =
+        config.gateway_url.clone().or_else(|| gateway.map(|address| format!("https://{address}")));
     if !config.roles.signs() {
-        return Ok(Plane { api: None, gateway, gateway_url });
+        return Ok(Plane { api: None, gateway });
     }
     let keys: FleetKeys = config.keys.worker().context("the worker keys")?;
     let capacity = Capacity::new(store.clone(), config.clock.clone(), config.rng.clone());
     let fleet = Fleet::new(
         store.clone(),
         Some(keys),
-        vec![capacity.spec_contributor()],
-        vec![capacity.node_observer()],
+        vec![Arc::new(capacity.clone())],
+        vec![Arc::new(capacity.clone())],
         config.clock.clone(),
         config.rng.clone(),
     );
     fleet.publish_trust().await.map_err(fault).context("publish the trust bundle")?;
     let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
     let ledger = Ledger::new(store.clone());
-    let running = Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
-    let methods =
-        vec![iam::module(&iam), ledger::module(&ledger), fleet::methods::module(&fleet), capacity::module(&capacity)];
+    let running =
+        Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
+    let methods = vec![
+        iam::module(&iam),
+        ledger::module(&ledger),
+        fleet::methods::module(&fleet),
+        capacity::module(&capacity),
+    ];
     if config.roles.worker || config.roles.scheduler {
-        let mut loops = methods_loops(&methods);
-        let workers = [fleet::methods::worker(&fleet), capacity::worker(&capacity)];
-        for module in &workers {
-            loops.0.extend(module.queues.iter().cloned());
-            loops.1.extend(module.passes.iter().cloned());
-        }
-        run_queues(&running, &loops.0, QUEUE_CONCURRENCY);
-        run_passes(&running, &loops.1);
+        let worker = fleet::methods::worker(&fleet);
+        let all = || methods.iter().chain([&worker]);
+        let queues: Vec<_> = all().flat_map(|module| module.queues.iter().cloned()).collect();
+        let passes: Vec<_> = all().flat_map(|module| module.passes.iter().cloned()).collect();
+        run_queues(&running, &queues, QUEUE_CONCURRENCY);
+        run_passes(&running, &passes);
         run_relay(&running);
     }
     let api = match config.roles.api {
@@ -125,37 +132,43 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
             Some(Server::start(api, Arc::new(pipeline), running).await?.url())
         }
     };
-    Ok(Plane { api, gateway, gateway_url })
-}
-
-type Loops = (Vec<Arc<dyn kernel::QueueHandler>>, Vec<Arc<dyn kernel::Pass>>);
-
-/// Queues and passes that came with the modules that serve methods.
-fn methods_loops(modules: &[kernel::Module]) -> Loops {
-    let queues = modules.iter().flat_map(|module| module.queues.iter().cloned()).collect();
-    let passes = modules.iter().flat_map(|module| module.passes.iter().cloned()).collect();
-    (queues, passes)
+    Ok(Plane { api, gateway })
 }
 
 async fn start_gateway(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<SocketAddr> {
-    let store = config.gateway_store.clone();
-    let delivery = PgDelivery::new(store, config.clock.clone(), config.rng.clone());
-    let gateway_id = GatewayId::from_uuid(config.rng.id::<GatewayId>(config.clock.now()).uuid());
-    let gateway = Gateway::start(
-        GatewayConfig {
+    let delivery = PgDelivery::new(config.gateway_store.clone(), config.clock.clone(), config.rng.clone());
+    let listener = TcpListener::bind(config.gateway_listen)
+        .await
+        .with_context(|| format!("listen on {}", config.gateway_listen))?;
+    let address = listener.local_addr()?;
+    let gateway_id: GatewayId = config.rng.id(config.clock.now());
+    let node_cas = config.keys.node_cas()?;
+    let clock = config.clock.clone();
+    let tls = Tls {
+        config: pki::tls::server_config(
+            &config.keys.gateway().context("the gateway's certificate")?,
+            &node_cas,
+            TlsClock::new(move || clock.now()),
+        )?,
+        trust: Arc::new(NodeTrust::new(config.keys.trust_domain()?, &node_cas)?),
+    };
+    let gateway = Gateway::new(GatewayParts {
+        config: GatewayConfig::new(
             gateway_id,
-            listen: config.gateway_listen,
-            identity: config.keys.gateway().context("the gateway's certificate")?,
-            node_cas: config.keys.node_cas()?,
-            trust_domain: config.keys.trust_domain()?,
-        },
-        Arc::new(delivery),
-        config.clock.clone(),
-        config.rng.clone(),
-        supervisor,
-    )
-    .await?;
-    Ok(gateway.address())
+            config.gateway_url.clone().unwrap_or_else(|| address.to_string()),
+        ),
+        tls,
+        store: Arc::new(delivery),
+        clock: config.clock.clone(),
+        rng: config.rng.clone(),
+        supervisor: supervisor.clone(),
+        metrics: gateway::Metrics::default(),
+    });
+    supervisor.spawn(GATEWAY, move |stop| async move {
+        gateway.run(listener, stop).await;
+        Ok::<(), Infallible>(())
+    });
+    Ok(address)
 }
 
 /// What a machine reads before it joins. Its pins are checked against those it was given by another way.
@@ -187,7 +200,7 @@ async fn watch_record(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::
         loop {
             // Cancel-safe: nothing is half done between two checks.
             tokio::select! {
-                () = cancel.cancelled() => return Ok::<(), std::convert::Infallible>(()),
+                () = cancel.cancelled() => return Ok::<(), Infallible>(()),
                 () = clock.sleep(RESTORE_CHECK_PERIOD) => {}
             }
             if let Err(err) = restore::check(&store, &dir).await {

@@ -33,10 +33,17 @@ pub fn commands() -> Vec<Command> {
             .help("The configuration")
     };
     let dir = || {
-        Arg::new("dir").long("dir").value_name("DIR").required(true).value_parser(value_parser!(PathBuf)).help("The folder of the keys")
+        Arg::new("dir")
+            .long("dir")
+            .value_name("DIR")
+            .required(true)
+            .value_parser(value_parser!(PathBuf))
+            .help("The folder of the keys")
     };
     vec![
-        Command::new("serve").about("Runs the control plane in the roles that its configuration names").arg(config()),
+        Command::new("serve")
+            .about("Runs the control plane in the roles that its configuration names")
+            .arg(config()),
         Command::new("migrate").about("Brings the database's schema up to this program").arg(config()),
         Command::new("init")
             .about("Makes the first administrator, whose token is written to a file")
@@ -59,7 +66,13 @@ pub fn commands() -> Vec<Command> {
                 Command::new("init")
                     .about("Makes every key and certificate of a new deployment")
                     .arg(dir())
-                    .arg(Arg::new("trust-domain").long("trust-domain").value_name("DOMAIN").required(true).help("The domain in the machines' SPIFFE ids"))
+                    .arg(
+                        Arg::new("trust-domain")
+                            .long("trust-domain")
+                            .value_name("DOMAIN")
+                            .required(true)
+                            .help("The domain in the machines' SPIFFE ids"),
+                    )
                     .arg(
                         Arg::new("gateway-name")
                             .long("gateway-name")
@@ -104,7 +117,9 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let rng: Arc<dyn Rng> = Arc::new(OsRng);
     let store = Store::open(config.database()?).await?;
-    store::migrate::check(&store).await.context("the database's schema is not this program's; run: better-compute migrate")?;
+    store::migrate::check(&store)
+        .await
+        .context("the database's schema is not this program's; run: better-compute migrate")?;
     let plane = plane::start(
         PlaneConfig {
             roles: config.roles()?,
@@ -139,13 +154,22 @@ async fn init(config: &ServeConfig, token_file: &PathBuf) -> anyhow::Result<Exit
         anyhow::bail!("{} exists; nothing was changed", token_file.display());
     }
     let store = Store::open(config.database()?).await?;
-    store::migrate::check(&store).await.context("the database's schema is not this program's; run: better-compute migrate")?;
-    let made = iam::bootstrap(&store, &OsRng, &pki::OsEntropy, ADMIN_TOKEN_LIFETIME).await.map_err(plane::fault)?;
+    store::migrate::check(&store)
+        .await
+        .context("the database's schema is not this program's; run: better-compute migrate")?;
+    let made =
+        iam::bootstrap(&store, &OsRng, &pki::OsEntropy, ADMIN_TOKEN_LIFETIME).await.map_err(plane::fault)?;
     let Some(made) = made else {
         anyhow::bail!("there is an administrator already");
     };
     kit::fs::create_exclusive(token_file, made.secret.as_bytes(), 0o600)?;
-    println!("made tenant {} and user {}; the token is in {} and expires {}", made.tenant_id, made.user_id, token_file.display(), made.expires_at);
+    println!(
+        "made tenant {} and user {}; the token is in {} and expires {}",
+        made.tenant_id,
+        made.user_id,
+        token_file.display(),
+        made.expires_at
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -155,10 +179,14 @@ fn pki(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let folder = match name {
         "init" => {
             let domain: &String = matches.get_one("trust-domain").expect("clap requires it");
-            let names: Vec<String> = matches.get_many("gateway-name").into_iter().flatten().cloned().collect();
+            let names: Vec<String> =
+                matches.get_many("gateway-name").into_iter().flatten().cloned().collect();
             let folder = KeyFolder::create(dir, domain, &names, &SystemClock::new(), &OsRng)?;
             eprintln!("made the keys of {} in {}", folder.deployment.deployment_id, dir.display());
-            eprintln!("  next  move {} off this server: it is needed only to certify worker keys and gateways", dir.join("root").display());
+            eprintln!(
+                "  next  move {} off this server: it is needed only to certify worker keys and gateways",
+                dir.join("root").display()
+            );
             folder
         }
         _ => KeyFolder::open(dir)?,
@@ -174,7 +202,11 @@ fn pki(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 pub fn logs(level: &str) {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,tokio_postgres=warn")));
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .try_init();
 }
 
 /// A database by a URL that is a secret, since it may hold a password.

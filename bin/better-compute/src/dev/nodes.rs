@@ -65,7 +65,8 @@ pub fn admin_client(
 
 /// A typed call whose request is written as JSON; it is parsed as the server would.
 async fn call<M: Method>(client: &Client, request: serde_json::Value) -> anyhow::Result<M::Response> {
-    let request = api::parse_request::<M>(request).map_err(|err| anyhow::anyhow!("{err}")).context(M::NAME)?;
+    let request =
+        api::parse_request::<M>(request).map_err(|err| anyhow::anyhow!("{err}")).context(M::NAME)?;
     client.call::<M>(&request).await.map_err(|err| anyhow::anyhow!("{}", kit::chain(&err))).context(M::NAME)
 }
 
@@ -109,7 +110,11 @@ pub async fn start(
         dir: dir.join("sim"),
         nodes: args.sim,
         seed: args.seed,
-        gateway: agent::transport::Address { host: gateway.ip().to_string(), port: gateway.port(), server_name },
+        gateway: agent::transport::Address {
+            host: gateway.ip().to_string(),
+            port: gateway.port(),
+            server_name,
+        },
         serving_ca_pins: vec![pins.serving_ca_pin.parse()?],
         join_signing_pins: vec![pins.join_signing_pin.parse()?],
         join_encryption_key: pki::seal::EncryptionKey::from_jwk(&pins.join_encryption_jwk.to_string())?,
@@ -119,14 +124,14 @@ pub async fn start(
     let unjoined = bcd::sim::unjoined(&config)?;
     if unjoined > 0 {
         let token = join_token(client, GPU_POOL, unjoined).await?;
-        bcd::sim::join(&config, &token).await?;
+        bcd::sim::join(&config, &token, supervisor).await?;
     }
     let mut fleet = bcd::sim::start(&config, supervisor).await?;
     if args.host {
         let host_dir = dir.join("host");
         if !bcd::sim::has_joined(&host_dir)? {
             let token = join_token(client, HOST_POOL, 1).await?;
-            bcd::sim::join_host(&config, &host_dir, &token).await?;
+            bcd::sim::join_host(&config, &host_dir, &token, supervisor).await?;
         }
         bcd::sim::start_host(&config, &host_dir, &mut fleet, supervisor).await?;
     }
@@ -141,7 +146,11 @@ async fn join_token(client: &Client, pool: &str, uses: u32) -> anyhow::Result<pk
 }
 
 /// Waits until every node takes work, and returns their names.
-pub async fn wait_ready(client: &Client, started: &Started, screen: &mut Screen) -> anyhow::Result<Vec<String>> {
+pub async fn wait_ready(
+    client: &Client,
+    started: &Started,
+    screen: &mut Screen,
+) -> anyhow::Result<Vec<String>> {
     let clock = kit::SystemClock::new();
     loop {
         let nodes = all_nodes(client).await?;
@@ -184,8 +193,10 @@ pub async fn summary(client: &Client) -> String {
         let request = json!({ "limit": 200 });
         let reservations = call::<api::reservations::List>(client, request).await?;
         let ready = nodes.iter().filter(|node| node.state.0 == NodeState::Ready).count();
-        let sessions =
-            nodes.iter().filter(|node| node.session.as_ref().is_some_and(|session| session.connected)).count();
+        let sessions = nodes
+            .iter()
+            .filter(|node| node.session.as_ref().is_some_and(|session| session.connected))
+            .count();
         let live = reservations.items.iter().filter(|reservation| !reservation.state.0.terminal()).count();
         let free: u32 = nodes.iter().map(|node| node.gpus.free).sum();
         let total: u32 = nodes.iter().map(|node| node.gpus.total).sum();

@@ -41,10 +41,13 @@ pub async fn run(path: &Path) -> anyhow::Result<ExitCode> {
     }
     keys(&config.pki.dir, &mut lines);
     database(&config, &mut lines).await;
-    println!("{} failed", match lines.failed {
-        1 => "1 check".to_owned(),
-        n => format!("{n} checks"),
-    });
+    println!(
+        "{} failed",
+        match lines.failed {
+            1 => "1 check".to_owned(),
+            n => format!("{n} checks"),
+        }
+    );
     Ok(if lines.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -58,16 +61,29 @@ fn keys(dir: &Path, lines: &mut Lines) {
             let until = keys.intent.certificate().statement().not_after;
             let now = SystemClock::new().now();
             if until <= now {
-                lines.fail("worker", &format!("its key's certificate ended {until}"), "certify a new worker key");
+                lines.fail(
+                    "worker",
+                    &format!("its key's certificate ended {until}"),
+                    "certify a new worker key",
+                );
             } else {
-                lines.ok("worker", &format!("deployment {}, worker key certified until {until}", keys.deployment_id));
+                lines.ok(
+                    "worker",
+                    &format!("deployment {}, worker key certified until {until}", keys.deployment_id),
+                );
             }
         }
-        Err(err) => lines.fail("worker", &format!("{err:#}"), "a process with only the gateway role needs none"),
+        Err(err) => {
+            lines.fail("worker", &format!("{err:#}"), "a process with only the gateway role needs none")
+        }
     }
     match folder.gateway() {
-        Ok(_) => lines.ok("gateway", &format!("certificate for {}", folder.deployment.gateway_names.join(", "))),
-        Err(err) => lines.fail("gateway", &format!("{err:#}"), "a process without the gateway role needs none"),
+        Ok(_) => {
+            lines.ok("gateway", &format!("certificate for {}", folder.deployment.gateway_names.join(", ")))
+        }
+        Err(err) => {
+            lines.fail("gateway", &format!("{err:#}"), "a process without the gateway role needs none")
+        }
     }
 }
 
@@ -78,7 +94,9 @@ async fn database(config: &config::ServeConfig, lines: &mut Lines) {
     };
     let store = match opened {
         Ok(store) => store,
-        Err(err) => return lines.fail("database", &format!("{err:#}"), "look at database.url_file and the server"),
+        Err(err) => {
+            return lines.fail("database", &format!("{err:#}"), "look at database.url_file and the server");
+        }
     };
     match store::migrate::check(&store).await {
         Ok(()) => lines.ok("schema", &format!("version {}", store::migrate::embedded().len())),
@@ -87,7 +105,11 @@ async fn database(config: &config::ServeConfig, lines: &mut Lines) {
     match store::deployment::read(&store).await {
         Ok(deployment) if deployment.observe_only => {
             let why = deployment.observe_reason.unwrap_or_default();
-            lines.fail("deployment", &format!("observe-only: {why}"), "if this is the right database: better-compute system confirm-restore");
+            lines.fail(
+                "deployment",
+                &format!("observe-only: {why}"),
+                "if this is the right database: better-compute system confirm-restore",
+            );
         }
         Ok(deployment) => {
             lines.ok("deployment", &format!("{}, epoch {}", deployment.deployment_id, deployment.epoch));
