@@ -72,7 +72,7 @@ pub const COMMANDS_EXPIRE: Sql = sql(
        message = 'its time was over before it could be sent'
      WHERE command_id IN (
        SELECT command_id FROM commands WHERE state = 'pending' AND not_after < compute_now()
-       ORDER BY command_id LIMIT 500 FOR UPDATE SKIP LOCKED)
+       ORDER BY not_after LIMIT 500 FOR UPDATE SKIP LOCKED)
      RETURNING command_id, node_id",
 );
 pub const COMMANDS_TIME_OUT: Sql = sql(
@@ -81,7 +81,7 @@ pub const COMMANDS_TIME_OUT: Sql = sql(
        message = 'no result came within its time'
      WHERE command_id IN (
        SELECT command_id FROM commands WHERE state IN ('dispatched', 'acked', 'running') AND timeout_at < compute_now()
-       ORDER BY command_id LIMIT 500 FOR UPDATE SKIP LOCKED)
+       ORDER BY timeout_at LIMIT 500 FOR UPDATE SKIP LOCKED)
      RETURNING command_id, node_id",
 );
 pub const COMMANDS_SETTLED: Sql = sql(
@@ -178,21 +178,18 @@ pub const NODE_SESSION_GOOD_RESET: Sql =
 
 // Claims to be ahead of this database, and the quarantine of who cannot prove one.
 
-pub const CLAIM_OPEN: Sql = sql(
-    "claim_open",
-    "SELECT c.generation, c.epoch, c.body, c.signature, n.generation AS stored_generation, d.epoch AS stored_epoch
+pub const CLAIM: Sql = sql(
+    "claim",
+    "SELECT c.generation, c.epoch, c.body, c.signature, c.judged_at, n.generation AS stored_generation,
+       d.epoch AS stored_epoch
      FROM restore_claims c JOIN nodes n USING (node_id) CROSS JOIN deployment d
-     WHERE c.node_id = $1 AND c.judged_at IS NULL FOR UPDATE OF c",
+     WHERE c.node_id = $1 FOR UPDATE OF c",
 );
-/// With what the spec itself says, which is what was proved.
-pub const CLAIM_JUDGED: Sql = sql(
-    "claim_judged",
-    "UPDATE restore_claims SET judged_at = compute_now(), proved = $2, generation = $3, epoch = $4, body = '', signature = ''
+/// With what the spec itself says, which is what was proved. It stands until the node's spec has gone above it.
+pub const CLAIM_PROVED: Sql = sql(
+    "claim_proved",
+    "UPDATE restore_claims SET judged_at = compute_now(), proved = true, generation = $2, epoch = $3, body = '', signature = ''
      WHERE node_id = $1",
-);
-pub const CLAIM_UNPROVED: Sql = sql(
-    "claim_unproved",
-    "UPDATE restore_claims SET judged_at = compute_now(), proved = false, body = '', signature = '' WHERE node_id = $1",
 );
 /// A claim up to this generation is answered.
 pub const CLAIM_FORGET: Sql =
@@ -386,9 +383,8 @@ pub const STATEMENTS: &[Sql] = &[
     SESSIONS_OF_ENDED_GATEWAYS,
     SESSIONS_OF_EARLIER_EPOCHS,
     NODE_SESSION_GOOD_RESET,
-    CLAIM_OPEN,
-    CLAIM_JUDGED,
-    CLAIM_UNPROVED,
+    CLAIM,
+    CLAIM_PROVED,
     CLAIM_FORGET,
     NODE_QUARANTINE,
     QUARANTINE_END,

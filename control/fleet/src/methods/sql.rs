@@ -140,7 +140,7 @@ pub const COMMANDS: Sql = sql(
        coalesce(p.tenant_id, (SELECT tenant_id FROM tenants WHERE parent_id IS NULL)) AS tenant_id,
        c.kind, c.lane, c.destructive, c.state, c.body, c.reason, c.message, c.created_by, c.attempts, c.not_before,
        c.not_after, c.created_at, c.dispatched_at, c.settled_at, c.cancel_reason,
-       CASE WHEN $1 IS NOT NULL OR octet_length(c.result) <= 16384 THEN c.result END AS result,
+       CASE WHEN $1::uuid IS NOT NULL OR octet_length(c.result) <= 16384 THEN c.result END AS result,
        sha256(coalesce(c.result, '')) AS result_sha256, c.result_signature, c.result_state,
        (SELECT k.spki_der FROM node_certs k WHERE k.spki_sha256 = c.result_key_sha256 AND k.node_id = c.node_id
           AND k.revoked_at IS NULL ORDER BY k.issued_at DESC LIMIT 1) AS result_spki

@@ -15,7 +15,7 @@ use model::{NodeId, Timestamp};
 use pki::Purpose;
 use pki::worker::CommandVerifier;
 use serde_json::json;
-use store::{Row, Tx};
+use store::{Row, RowExt, Tx};
 use wire::limits::SPEC_BODY_BYTES_MAX;
 use wire::proto::agent::DesiredStateBody;
 
@@ -83,9 +83,14 @@ impl Claim<'_> {
 }
 
 impl Fleet {
-    /// Judges the node's open claim, and releases it from a quarantine that its newest session contradicts.
+    /// Judges the node's claim, and releases it from a quarantine that its newest session contradicts.
     pub(super) async fn judge_claim(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<(), Fault> {
-        if let Some(row) = tx.query_opt(&sql::CLAIM_OPEN, &[&node_id.uuid()]).await? {
+        if let Some(row) = tx.query_opt(&sql::CLAIM, &[&node_id.uuid()]).await? {
+            if row.opt_ts("judged_at").is_some() {
+                // Proved earlier. Whoever confirmed the restore since has made this the spec's turn.
+                wake(tx, SPEC_QUEUE, &node_key(node_id)).await?;
+                return Ok(());
+            }
             let verifier = self.keys()?.verifier();
             let judgement = claim(node_id, &row).judge(&verifier, tx.now().await?);
             return self.act_on(tx, node_id, judgement).await;
@@ -105,13 +110,13 @@ impl Fleet {
             }
             Judgement::BeforeRestore { epoch, generation } => {
                 let (epoch, generation) = (signed(epoch), signed(generation));
-                tx.execute(&sql::CLAIM_JUDGED, &[&node_id.uuid(), &true, &generation, &epoch]).await?;
+                tx.execute(&sql::CLAIM_PROVED, &[&node_id.uuid(), &generation, &epoch]).await?;
                 wake(tx, SPEC_QUEUE, &node_key(node_id)).await?;
                 Ok(())
             }
             Judgement::Proved { epoch, generation } => {
                 let (epoch, generation) = (signed(epoch), signed(generation));
-                tx.execute(&sql::CLAIM_JUDGED, &[&node_id.uuid(), &true, &generation, &epoch]).await?;
+                tx.execute(&sql::CLAIM_PROVED, &[&node_id.uuid(), &generation, &epoch]).await?;
                 let why = format!(
                     "node {node_id} proved generation {generation} of epoch {epoch}, which this database does not know"
                 );
@@ -123,7 +128,7 @@ impl Fleet {
                 Ok(())
             }
             Judgement::Unproved(reason) => {
-                tx.execute(&sql::CLAIM_UNPROVED, &[&node_id.uuid()]).await?;
+                tx.execute(&sql::CLAIM_FORGET, &[&node_id.uuid(), &i64::MAX]).await?;
                 if tx.execute(&sql::NODE_QUARANTINE, &[&node_id.uuid(), &reason]).await? == 1 {
                     tracing::warn!(%node_id, reason, "node quarantined");
                     let data = json!({ "quarantined": true, "reason": reason });
@@ -145,7 +150,6 @@ impl Fleet {
         if tx.execute(&sql::QUARANTINE_END, &[&node_id.uuid()]).await? == 0 {
             return Ok(false);
         }
-        tx.execute(&sql::CLAIM_FORGET, &[&node_id.uuid(), &i64::MAX]).await?;
         self.released(tx, node_id, &format!("released by {by}")).await?;
         Ok(true)
     }
