@@ -9,4 +9,23 @@ GRANT USAGE ON SCHEMA public TO bc_gateway;
 
 -- foundation
 GRANT SELECT ON schema_migrations, deployment TO bc_gateway;
-GRANT INSERT ON outbox TO bc_gateway;
+
+-- fleet, the side of a gateway
+GRANT USAGE ON SEQUENCE gateway_epoch, session_epoch TO bc_gateway;
+GRANT SELECT, INSERT, UPDATE ON gateways, node_sessions, node_status, node_inventory TO bc_gateway;
+GRANT SELECT, INSERT ON node_events TO bc_gateway;
+-- A node's intent and whose certificates count are read and never written.
+GRANT SELECT ON nodes, trust_bundles TO bc_gateway;
+GRANT SELECT (serial, node_id, revoked_at) ON node_certs TO bc_gateway;
+-- Where a command stands and what came of it; not what it says, to whom, or for how long.
+GRANT SELECT, UPDATE (state, session_epoch, attempts, dispatched_at, settled_at, boot_id, reason, message,
+  result, result_signature, result_key_sha256, result_state) ON commands TO bc_gateway;
+-- A claim is left here and judged elsewhere.
+GRANT SELECT (node_id, judged_at, generation, epoch, body, signature), INSERT (node_id, generation, epoch, body, signature),
+  UPDATE (generation, epoch, body, signature, claimed_at) ON restore_claims TO bc_gateway;
+-- A request is left here and answered elsewhere; other gateways' requests are not read.
+GRANT SELECT (inbox_id, reply, refusal, answered_at),
+  INSERT (inbox_id, kind, gateway_id, request, source_ip, peer_serial) ON join_inbox TO bc_gateway;
+-- To wake workers.
+GRANT SELECT (queue, key, attempts_max, version, run_at), INSERT (queue, key, run_at, attempts_max),
+  UPDATE (attempts_max, version, run_at) ON work TO bc_gateway;

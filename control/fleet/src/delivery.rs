@@ -9,13 +9,13 @@ use std::time::Duration;
 use kernel::module::queue;
 use kernel::ports::delivery::{
     Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
-    LaneCredits, Poke, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate, SessionEnd,
-    SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate,
+    SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use kit::{Clock, Rng};
-use model::{CommandId, GatewayId, JournalId, NodeId};
+use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 use store::{IsRetryable, Op, RowExt, Store, StoreError, Tx};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Mutex;
 
 use crate::core::node_key;
 use crate::{DELIVERY_CHANNEL, JOIN_CHANNEL, OBSERVE_QUEUE};
@@ -37,14 +37,23 @@ struct Inner {
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     listener: Mutex<store::Listener>,
-    /// Told when an inbox row may have been answered.
-    answered: Notify,
+    /// Who waits for which inbox row.
+    asking: ask::Asking,
 }
 
 impl PgDelivery {
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let listener = Mutex::new(store::Listener::new(&store, CHANNELS));
-        Self(Arc::new(Inner { store, clock, rng, listener, answered: Notify::new() }))
+        Self(Arc::new(Inner { store, clock, rng, listener, asking: ask::Asking::default() }))
+    }
+
+    /// A configuration for a gateway's connections: a transaction that stands still is ended by the server well before the lease
+    /// of whoever began it can run out, so that a process that slept through its lease finds nothing left to commit.
+    pub fn store_config(mut config: store::StoreConfig, ttl: Duration) -> store::StoreConfig {
+        config.idle_in_transaction_timeout = config.idle_in_transaction_timeout.min(ttl / 3);
+        config.statement_timeout = config.statement_timeout.min(ttl / 2);
+        config.lock_timeout = config.lock_timeout.min(ttl / 3);
+        config
     }
 
     fn store(&self) -> &Store {
@@ -74,10 +83,17 @@ impl From<Failure> for DeliveryError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::LeaseLost => DeliveryError::LeaseLost,
-            Failure::Store(err) if err.retryable() => DeliveryError::Unavailable(Box::new(err)),
+            // Every call may be repeated, so one whose commit is in doubt is simply made again.
+            Failure::Store(err) if err.retryable() || is_doubtful(&err) => {
+                DeliveryError::Unavailable(Box::new(err))
+            }
             Failure::Store(err) => DeliveryError::Failed(Box::new(err)),
         }
     }
+}
+
+fn is_doubtful(err: &StoreError) -> bool {
+    matches!(err.kind(), store::ErrorKind::CommitUnknown | store::ErrorKind::StatementTimeout)
 }
 
 fn store_error(err: StoreError) -> DeliveryError {
@@ -119,7 +135,7 @@ impl DeliveryStore for PgDelivery {
         gateway_id: GatewayId,
         address: &'a str,
         ttl: Duration,
-    ) -> Delivered<'a, GatewayLease> {
+    ) -> Delivered<'a, Registered> {
         Box::pin(async move {
             let ttl = ttl.as_secs_f64();
             let row = self
@@ -131,18 +147,25 @@ impl DeliveryStore for PgDelivery {
                 })
                 .await
                 .map_err(store_error)?;
-            Ok(GatewayLease { gateway_id, epoch: to_u64(row.get("epoch")) })
+            let lease = GatewayLease { gateway_id, epoch: to_u64(row.get("epoch")) };
+            Ok(Registered { lease, server_time: row.ts("server_time") })
         })
     }
 
-    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, ()> {
+    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, Timestamp> {
         Box::pin(async move {
+            let ttl = ttl.as_secs_f64();
             let renewed = self
                 .store()
-                .execute(&sql::GATEWAY_RENEW, &[&lease.gateway_id.uuid(), &epoch(lease), &ttl.as_secs_f64()])
+                .tx(Op::new("gateway_renew"), |tx| {
+                    Box::pin(async move {
+                        let params = (lease.gateway_id.uuid(), epoch(lease));
+                        tx.query_opt(&sql::GATEWAY_RENEW, &[&params.0, &params.1, &ttl]).await
+                    })
+                })
                 .await
                 .map_err(store_error)?;
-            if renewed == 1 { Ok(()) } else { Err(DeliveryError::LeaseLost) }
+            renewed.map(|row| row.ts("server_time")).ok_or(DeliveryError::LeaseLost)
         })
     }
 
@@ -186,18 +209,18 @@ impl DeliveryStore for PgDelivery {
         &'a self,
         lease: GatewayLease,
         sessions: Vec<SessionKey>,
-    ) -> Delivered<'a, Vec<NodeId>> {
+    ) -> Delivered<'a, Vec<SessionKey>> {
         Box::pin(self.store_heartbeats(lease, sessions))
     }
 
-    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(NodeId, SessionEnd)>> {
+    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(SessionKey, SessionEnd)>> {
         Box::pin(async move {
             let rows = self
                 .store()
                 .read(&sql::SESSIONS_REVOKED, &[&lease.gateway_id.uuid(), &epoch(lease)])
                 .await
                 .map_err(store_error)?;
-            Ok(rows.iter().map(|row| (row.id("node_id"), SessionEnd::Revoked)).collect())
+            Ok(rows.iter().map(|row| (sessions::session_key(row), SessionEnd::Revoked)).collect())
         })
     }
 
@@ -285,7 +308,7 @@ impl DeliveryStore for PgDelivery {
             loop {
                 let notified = listener.next().await;
                 if notified.channels.contains(JOIN_CHANNEL) {
-                    self.0.answered.notify_waiters();
+                    self.hand_out_answers().await;
                 }
                 if notified.channels.contains(DELIVERY_CHANNEL) {
                     return Ok(Poke::Everything);

@@ -1,1 +1,28 @@
-//! gateway
+//! The gateway: holds the nodes' sessions, sends what is stored for them and stores what they answer.
+//!
+//! ```text
+//! TCP -> admission -> TLS 1.3 -> HTTP/2 -> Join, Renew -> an inbox, answered by a worker
+//!                                       -> Session -> core (no I/O) <-> hub -> DeliveryStore
+//! ```
+//! It knows no resource, holds no key that signs intent, and judges no report. The core of a session is `session`; `hub` holds
+//! the sessions of one lease and makes one statement of what many of them have to say.
+
+pub mod session;
+
+mod admission;
+mod connection;
+mod hub;
+mod live;
+mod metrics;
+mod server;
+mod service;
+mod stream;
+mod time;
+
+#[cfg(feature = "testing")]
+pub mod conformance;
+#[cfg(feature = "testing")]
+pub mod memory;
+
+pub use metrics::Metrics;
+pub use server::{Gateway, GatewayConfig, GatewayParts, Timing, Tls};

@@ -1,16 +1,16 @@
 //! Commands on their way out, and what their nodes say of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use kernel::ports::delivery::{
     DeliveryError, GatewayLease, LaneCredits, ReportedUpdate, SessionKey, StoredCommand,
 };
 use model::lifecycle::{CommandEvent, CommandState};
 use model::{CommandId, NodeId};
-use store::{Op, Row, RowExt, Tx};
+use store::{Op, RowExt, Tx};
 use uuid::Uuid;
 
-use super::sessions::stored_command;
+use super::sessions::{session_key, stored_command};
 use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64};
 
 const CLAIM: Op = Op::new("commands_claim");
@@ -44,10 +44,8 @@ impl PgDelivery {
     pub(super) async fn store_updates(
         &self,
         lease: GatewayLease,
-        mut updates: Vec<ReportedUpdate>,
+        updates: Vec<ReportedUpdate>,
     ) -> Result<Vec<(NodeId, CommandId)>, DeliveryError> {
-        // One order for every gateway, so that two of them never wait for each other. Stable: a node's updates of one command stay in order.
-        updates.sort_by_key(|update| update.command_id);
         let updates = &updates;
         self.store()
             .tx(UPDATE, |tx| Box::pin(update_in(tx, lease, updates)))
@@ -62,65 +60,68 @@ async fn claim_in(
     lanes: &[LaneCredits],
 ) -> Result<Vec<StoredCommand>, Failure> {
     guard(tx, lease).await?;
-    let nodes: Vec<Uuid> = lanes.iter().map(|lane| lane.session.node_id.uuid()).collect();
-    let rows = tx.query(&sql::COMMANDS_PENDING, &[&lease.gateway_id.uuid(), &epoch(lease), &nodes]).await?;
-    let mut plan = Plan::new(lanes);
+    let gateway = (lease.gateway_id.uuid(), epoch(lease));
+    let waiting: HashSet<NodeId> = tx
+        .query(&sql::COMMANDS_WAITING, &[&gateway.0, &gateway.1])
+        .await?
+        .iter()
+        .map(|row| row.id("node_id"))
+        .collect();
+    let wanted = Lanes::of(lanes.iter().filter(|lane| waiting.contains(&lane.session.node_id)));
+    if wanted.nodes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = tx
+        .query(
+            &sql::COMMANDS_PENDING,
+            &[&gateway.0, &gateway.1, &wanted.nodes, &wanted.epochs, &wanted.lanes, &wanted.credits],
+        )
+        .await?;
+    let mut sent = Vec::with_capacity(rows.len());
+    let mut epochs: Vec<i64> = Vec::with_capacity(rows.len());
+    let mut refused = BTreeSet::new();
     for row in &rows {
-        plan.take(row);
-    }
-    for (command_id, reason, message) in &plan.refused {
-        let state = CommandState::Cancelled.name();
-        tx.execute(&sql::COMMAND_SETTLE, &[&command_id.uuid(), &state, reason, message, &None::<&str>])
-            .await?;
-    }
-    let ids: Vec<Uuid> = plan.sent.iter().map(|(command, _)| command.command_id.uuid()).collect();
-    let epochs: Vec<i64> = plan.sent.iter().map(|(_, session_epoch)| *session_epoch).collect();
-    tx.execute(&sql::COMMANDS_SENT, &[&ids, &epochs]).await?;
-    observe(tx, plan.refused_nodes.iter().copied()).await?;
-    Ok(plan.sent.into_iter().map(|(command, _)| command).collect())
-}
-
-/// Which pending commands leave now: in order within a lane, as long as the lane has credit.
-struct Plan {
-    sessions: BTreeMap<NodeId, i64>,
-    credits: BTreeMap<(NodeId, String), u32>,
-    sent: Vec<(StoredCommand, i64)>,
-    refused: Vec<(CommandId, &'static str, &'static str)>,
-    refused_nodes: BTreeSet<NodeId>,
-}
-
-impl Plan {
-    fn new(lanes: &[LaneCredits]) -> Self {
-        let sessions = lanes.iter().map(|lane| (lane.session.node_id, to_i64(lane.session.epoch))).collect();
-        let credits = lanes
-            .iter()
-            .flat_map(|lane| {
-                lane.credits.iter().map(|(name, credits)| ((lane.session.node_id, name.clone()), *credits))
-            })
-            .collect();
-        Self { sessions, credits, sent: Vec::new(), refused: Vec::new(), refused_nodes: BTreeSet::new() }
-    }
-
-    fn take(&mut self, row: &Row) {
         let command = stored_command(row, 1);
-        let session_epoch: i64 = row.get("session_epoch");
-        // The session that is in the database must be the one this gateway has in memory.
-        if self.sessions.get(&command.node_id) != Some(&session_epoch) {
-            return;
-        }
-        if let Some(why) = unsendable(&command) {
-            self.refused_nodes.insert(command.node_id);
-            self.refused.push((command.command_id, why.0, why.1));
-            return;
-        }
-        match self.credits.get_mut(&(command.node_id, command.lane.clone())) {
-            // Out of credit: what comes after it in its lane waits too, since the count stays at zero.
-            None | Some(0) => {}
-            Some(credits) => {
-                *credits -= 1;
-                self.sent.push((command, session_epoch));
+        match unsendable(&command) {
+            None => {
+                epochs.push(row.get("session_epoch"));
+                sent.push(command);
+            }
+            Some((reason, message)) => {
+                let state = CommandState::Cancelled.name();
+                let params = (command.command_id.uuid(), None::<&str>);
+                tx.execute(&sql::COMMAND_SETTLE, &[&params.0, &state, &reason, &message, &params.1]).await?;
+                refused.insert(command.node_id);
             }
         }
+    }
+    let ids: Vec<Uuid> = sent.iter().map(|command| command.command_id.uuid()).collect();
+    tx.execute(&sql::COMMANDS_SENT, &[&ids, &epochs]).await?;
+    observe(tx, refused).await?;
+    Ok(sent)
+}
+
+/// Sessions' lanes as columns.
+#[derive(Default)]
+struct Lanes {
+    nodes: Vec<Uuid>,
+    epochs: Vec<i64>,
+    lanes: Vec<String>,
+    credits: Vec<i64>,
+}
+
+impl Lanes {
+    fn of<'a>(sessions: impl Iterator<Item = &'a LaneCredits>) -> Self {
+        let mut columns = Self::default();
+        for session in sessions {
+            for (lane, credits) in session.credits.iter().filter(|(_, credits)| **credits > 0) {
+                columns.nodes.push(session.session.node_id.uuid());
+                columns.epochs.push(to_i64(session.session.epoch));
+                columns.lanes.push(lane.clone());
+                columns.credits.push(i64::from(*credits));
+            }
+        }
+        columns
     }
 }
 
@@ -148,72 +149,126 @@ async fn update_in(
     updates: &[ReportedUpdate],
 ) -> Result<Vec<(NodeId, CommandId)>, Failure> {
     guard(tx, lease).await?;
+    let held = held_sessions(tx, lease, updates).await?;
+    // What another session has by now is said again there: nothing is written and nothing acknowledged.
+    let updates: Vec<&ReportedUpdate> =
+        updates.iter().filter(|update| held.contains(&update.session)).collect();
+    let ids: Vec<Uuid> = updates.iter().map(|update| update.command_id.uuid()).collect();
+    let nodes: Vec<Uuid> = updates.iter().map(|update| update.session.node_id.uuid()).collect();
+    let mut commands: BTreeMap<(CommandId, NodeId), Moving<'_>> = tx
+        .query(&sql::COMMANDS_OF_NODES, &[&ids, &nodes])
+        .await?
+        .iter()
+        .filter_map(|row| {
+            let state = CommandState::parse(row.get("state"))?;
+            Some(((row.id("command_id"), row.id("node_id")), Moving { state, by: None }))
+        })
+        .collect();
     let mut acknowledged = Vec::new();
-    let mut settled = BTreeSet::new();
-    for update in updates {
-        let moved = apply(tx, lease, update).await?;
-        if moved == Moved::Settled {
-            settled.insert(update.session.node_id);
+    for update in &updates {
+        // An unknown command, or another node's, moves nothing; the node may forget its result.
+        if let Some(moving) = commands.get_mut(&(update.command_id, update.session.node_id))
+            && let Ok(next) = moving.state.next(update.event)
+        {
+            *moving = Moving { state: next, by: Some(update) };
         }
-        if is_terminal(update.event) && moved != Moved::NotOurs {
+        if is_terminal(update.event) {
             acknowledged.push((update.session.node_id, update.command_id));
         }
     }
+    write_moves(tx, &commands).await?;
+    let settled = commands
+        .iter()
+        .filter(|(_, moving)| moving.by.is_some() && moving.state.terminal())
+        .map(|((_, node_id), _)| *node_id);
     observe(tx, settled).await?;
     Ok(acknowledged)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Moved {
-    /// The session is another's: nothing was written and nothing is acknowledged.
-    NotOurs,
-    Unchanged,
-    Moved,
-    Settled,
+/// Where a command stands after the updates read so far, and the one that moved it last.
+struct Moving<'a> {
+    state: CommandState,
+    by: Option<&'a ReportedUpdate>,
 }
 
-async fn apply(tx: &mut Tx<'_>, lease: GatewayLease, update: &ReportedUpdate) -> Result<Moved, Failure> {
-    let (command_id, node_id) = (update.command_id.uuid(), update.session.node_id.uuid());
-    let session_epoch = to_i64(update.session.epoch);
-    let row = tx
-        .query_opt(
-            &sql::COMMAND_OF_SESSION,
-            &[&command_id, &node_id, &session_epoch, &lease.gateway_id.uuid(), &epoch(lease)],
+async fn held_sessions(
+    tx: &mut Tx<'_>,
+    lease: GatewayLease,
+    updates: &[ReportedUpdate],
+) -> Result<HashSet<SessionKey>, Failure> {
+    let sessions: BTreeSet<SessionKey> = updates.iter().map(|update| update.session).collect();
+    let nodes: Vec<Uuid> = sessions.iter().map(|session| session.node_id.uuid()).collect();
+    let epochs: Vec<i64> = sessions.iter().map(|session| to_i64(session.epoch)).collect();
+    let rows =
+        tx.query(&sql::SESSIONS_HELD, &[&nodes, &epochs, &lease.gateway_id.uuid(), &epoch(lease)]).await?;
+    Ok(rows.iter().map(session_key).collect())
+}
+
+async fn write_moves(
+    tx: &mut Tx<'_>,
+    commands: &BTreeMap<(CommandId, NodeId), Moving<'_>>,
+) -> Result<(), Failure> {
+    let mut moved = (Vec::new(), Vec::new(), Vec::new());
+    let mut settled = Settled::default();
+    for ((command_id, _), moving) in commands {
+        let Some(update) = moving.by else { continue };
+        if moving.state.terminal() {
+            settled.push(moving.state, update);
+        } else {
+            moved.0.push(command_id.uuid());
+            moved.1.push(moving.state.name());
+            moved.2.push(update.boot_id.as_str());
+        }
+    }
+    if !moved.0.is_empty() {
+        tx.execute(&sql::COMMANDS_MOVE, &[&moved.0, &moved.1, &moved.2]).await?;
+    }
+    if !settled.ids.is_empty() {
+        tx.execute(
+            &sql::COMMANDS_RESULT,
+            &[
+                &settled.ids,
+                &settled.states,
+                &settled.boot_ids,
+                &settled.results,
+                &settled.signatures,
+                &settled.keys,
+                &settled.wire_states,
+                &settled.reasons,
+                &settled.messages,
+            ],
         )
         .await?;
-    let Some(row) = row else {
-        // Not this node's command, or unknown: the node may forget it. Not this gateway's session: the node will say it again elsewhere.
-        let held = tx
-            .query_opt(
-                &sql::SESSION_JOURNAL,
-                &[&node_id, &session_epoch, &lease.gateway_id.uuid(), &epoch(lease)],
-            )
-            .await?;
-        return Ok(if held.is_some() { Moved::Unchanged } else { Moved::NotOurs });
-    };
-    let Some(state) = CommandState::parse(row.get("state")) else { return Ok(Moved::Unchanged) };
-    let Ok(next) = state.next(update.event) else { return Ok(Moved::Unchanged) };
-    if !next.terminal() {
-        tx.execute(&sql::COMMAND_MOVE, &[&command_id, &next.name(), &update.boot_id]).await?;
-        return Ok(Moved::Moved);
     }
-    let wire_state = i16::try_from(update.wire_state).unwrap_or(0);
-    tx.execute(
-        &sql::COMMAND_RESULT,
-        &[
-            &command_id,
-            &next.name(),
-            &update.boot_id,
-            &update.result,
-            &update.signature,
-            &update.key_sha256,
-            &wire_state,
-            &update.reason,
-            &update.message,
-        ],
-    )
-    .await?;
-    Ok(Moved::Settled)
+    Ok(())
+}
+
+/// Terminal results as columns.
+#[derive(Default)]
+struct Settled<'a> {
+    ids: Vec<Uuid>,
+    states: Vec<&'static str>,
+    boot_ids: Vec<&'a str>,
+    results: Vec<Option<&'a [u8]>>,
+    signatures: Vec<Option<&'a [u8]>>,
+    keys: Vec<Option<&'a [u8]>>,
+    wire_states: Vec<i16>,
+    reasons: Vec<&'a str>,
+    messages: Vec<&'a str>,
+}
+
+impl<'a> Settled<'a> {
+    fn push(&mut self, state: CommandState, update: &'a ReportedUpdate) {
+        self.ids.push(update.command_id.uuid());
+        self.states.push(state.name());
+        self.boot_ids.push(&update.boot_id);
+        self.results.push(update.result.as_deref());
+        self.signatures.push(update.signature.as_deref());
+        self.keys.push(update.key_sha256.as_deref());
+        self.wire_states.push(i16::try_from(update.wire_state).unwrap_or(0));
+        self.reasons.push(&update.reason);
+        self.messages.push(&update.message);
+    }
 }
 
 fn is_terminal(event: CommandEvent) -> bool {

@@ -1,16 +1,14 @@
 //! What nodes report, stored as it came: events, status, inventory. And the specs that go out.
 
-use std::collections::BTreeSet;
-
 use kernel::ports::delivery::{
     DeliveryError, GatewayLease, ReportedEvent, ReportedSection, ReportedStatus, SessionKey, StoredSpec,
 };
-use model::{Condition, JournalId};
+use model::{Condition, JournalId, NodeId};
 use serde_json::{Value, json};
 use store::{Op, RowExt, Tx};
 use uuid::Uuid;
 
-use super::{Failure, PgDelivery, epoch, observe, sql, store_error, to_i64, to_u64};
+use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64, to_u64};
 
 impl PgDelivery {
     pub(super) async fn store_events(
@@ -69,6 +67,8 @@ impl PgDelivery {
                     }
                     if stored > 0 {
                         observe(tx, [session.node_id]).await?;
+                    } else {
+                        guard(tx, lease).await?;
                     }
                     Ok::<_, Failure>(())
                 })
@@ -120,6 +120,7 @@ async fn events_in(
         )
         .await?;
     let Some(held) = held.filter(|row| row.get::<_, Uuid>("journal_id") == journal_id.uuid()) else {
+        guard(tx, lease).await?;
         return Ok(None);
     };
     let acked: i64 = held.get("acked_event_seq");
@@ -148,34 +149,42 @@ async fn statuses_in(
     lease: GatewayLease,
     statuses: &[ReportedStatus],
 ) -> Result<(), Failure> {
-    let mut news = BTreeSet::new();
-    for status in statuses {
-        let session_epoch = to_i64(status.session.epoch);
-        let conditions = Value::Array(status.conditions.iter().map(condition_row).collect());
-        let row = tx
-            .query_opt(
-                &sql::STATUS_PUT,
-                &[
-                    &status.session.node_id.uuid(),
-                    &session_epoch,
-                    &lease.gateway_id.uuid(),
-                    &epoch(lease),
-                    &session_epoch,
-                    &to_i64(status.applied_generation),
-                    &to_i64(status.observed_generation),
-                    &status.applied_spec_hash,
-                    &status.sections,
-                    &conditions,
-                    &status.pressure,
-                    &to_i64(status.trust_version),
-                    &status.status_key,
-                ],
-            )
-            .await?;
-        if row.is_some_and(|row| row.get("news")) {
-            news.insert(status.session.node_id);
-        }
+    let column = |of: fn(&ReportedStatus) -> u64| -> Vec<i64> {
+        statuses.iter().map(|status| to_i64(of(status))).collect()
+    };
+    let nodes: Vec<Uuid> = statuses.iter().map(|status| status.session.node_id.uuid()).collect();
+    let hashes: Vec<&str> = statuses.iter().map(|status| status.applied_spec_hash.as_str()).collect();
+    let sections: Vec<&Value> = statuses.iter().map(|status| &status.sections).collect();
+    let conditions: Vec<Value> = statuses
+        .iter()
+        .map(|status| Value::Array(status.conditions.iter().map(condition_row).collect()))
+        .collect();
+    let pressures: Vec<Value> =
+        statuses.iter().map(|status| status.pressure.clone().unwrap_or(Value::Null)).collect();
+    let keys: Vec<&str> = statuses.iter().map(|status| status.status_key.as_str()).collect();
+    let rows = tx
+        .query(
+            &sql::STATUSES_PUT,
+            &[
+                &lease.gateway_id.uuid(),
+                &epoch(lease),
+                &nodes,
+                &column(|status| status.session.epoch),
+                &column(|status| status.applied_generation),
+                &column(|status| status.observed_generation),
+                &hashes,
+                &sections,
+                &conditions,
+                &pressures,
+                &column(|status| status.trust_version),
+                &keys,
+            ],
+        )
+        .await?;
+    if rows.is_empty() {
+        guard(tx, lease).await?;
     }
+    let news: Vec<NodeId> = rows.iter().filter(|row| row.get("news")).map(|row| row.id("node_id")).collect();
     observe(tx, news).await?;
     Ok(())
 }

@@ -1,16 +1,16 @@
 //! Opening a session: who had it before, what was in flight on it, and what the node says of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use kernel::ports::delivery::{
     DeliveryError, GatewayLease, HelloFacts, SessionKey, SessionOpened, SessionRefused, StoredCommand,
 };
+use model::CommandKind;
 use model::lifecycle::{CommandState, NodeState};
-use model::{CommandKind, NodeId};
 use store::{Op, Row, RowExt, Tx};
 use uuid::Uuid;
 
-use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64, to_u64};
+use super::{Failure, PgDelivery, epoch, guard, observe, sql, to_i64, to_u64};
 
 const OPEN: Op = Op::new("session_open");
 
@@ -28,23 +28,29 @@ impl PgDelivery {
         &self,
         lease: GatewayLease,
         sessions: Vec<SessionKey>,
-    ) -> Result<Vec<NodeId>, DeliveryError> {
+    ) -> Result<Vec<SessionKey>, DeliveryError> {
         let nodes: Vec<Uuid> = sessions.iter().map(|session| session.node_id.uuid()).collect();
         let epochs: Vec<i64> = sessions.iter().map(|session| to_i64(session.epoch)).collect();
         let (nodes, epochs) = (&nodes, &epochs);
-        let rows = self
+        let ours: HashSet<SessionKey> = self
             .store()
             .tx(Op::new("heartbeats"), |tx| {
                 Box::pin(async move {
-                    tx.query(&sql::HEARTBEATS, &[nodes, epochs, &lease.gateway_id.uuid(), &epoch(lease)])
-                        .await
+                    let params = (lease.gateway_id.uuid(), epoch(lease));
+                    let rows = tx.query(&sql::HEARTBEATS, &[nodes, epochs, &params.0, &params.1]).await?;
+                    if rows.is_empty() {
+                        guard(tx, lease).await?;
+                    }
+                    Ok::<_, Failure>(rows.iter().map(session_key).collect())
                 })
             })
-            .await
-            .map_err(store_error)?;
-        let ours: Vec<NodeId> = rows.iter().map(|row| row.id("node_id")).collect();
-        Ok(sessions.iter().map(|session| session.node_id).filter(|node_id| !ours.contains(node_id)).collect())
+            .await?;
+        Ok(sessions.into_iter().filter(|session| !ours.contains(session)).collect())
     }
+}
+
+pub(super) fn session_key(row: &Row) -> SessionKey {
+    SessionKey { node_id: row.id("node_id"), epoch: to_u64(row.get("session_epoch")) }
 }
 
 async fn open_in(
@@ -63,30 +69,20 @@ async fn open_in(
         }
         return Ok(Err(refused));
     }
-    let before = tx.query_opt(&sql::SESSION_LOCK, &[&node_id]).await?;
-    let acked = acked_seq(tx, hello, before.as_ref()).await?;
-    let taken = tx
-        .query_one(
-            &sql::SESSION_TAKE,
-            &[
-                &node_id,
-                &lease.gateway_id.uuid(),
-                &epoch(lease),
-                &hello.cert_serial,
-                &hello.journal_id.uuid(),
-                &hello.incarnation_id.uuid(),
-                &hello.boot_id,
-                &acked,
-            ],
-        )
-        .await?;
-    let session_epoch: i64 = taken.get("session_epoch");
+    let (before, session_epoch, acked) = take(tx, lease, hello).await?;
     put_hello_status(tx, hello, session_epoch).await?;
-    let replay = resume(tx, hello, before.as_ref(), session_epoch).await?;
+    let quiet = node.get("observe_only") || node.opt_ts("quarantined_at").is_some();
+    // Where nothing may be sent, nothing is settled either: what was in flight waits for a session that may.
+    let replay = if quiet { Vec::new() } else { resume(tx, hello, before.as_ref(), session_epoch).await? };
     let opened = SessionOpened {
         session_epoch: to_u64(session_epoch),
         deployment_epoch: to_u64(node.get("deployment_epoch")),
         server_time: tx.now().await?,
+        generation: if quiet || !node.get::<_, bool>("has_spec") {
+            0
+        } else {
+            to_u64(node.get("generation"))
+        },
         acked_event_seq: to_u64(acked),
         inventory_sections: stale_sections(tx, hello).await?,
         trust_bundle: tx
@@ -97,6 +93,57 @@ async fn open_in(
     };
     observe(tx, [hello.node_id]).await?;
     Ok(Ok(opened))
+}
+
+/// Makes the node's session this gateway's. Answers the one before, the new epoch, and up to where events are stored.
+async fn take(
+    tx: &mut Tx<'_>,
+    lease: GatewayLease,
+    hello: &HelloFacts,
+) -> Result<(Option<Row>, i64, i64), Failure> {
+    let (node_id, gateway_id) = (hello.node_id.uuid(), lease.gateway_id.uuid());
+    let (journal_id, incarnation_id) = (hello.journal_id.uuid(), hello.incarnation_id.uuid());
+    let mut before = tx.query_opt(&sql::SESSION_LOCK, &[&node_id]).await?;
+    if before.is_none() {
+        let acked = acked_seq(tx, hello, None).await?;
+        let inserted = tx
+            .query_opt(
+                &sql::SESSION_INSERT,
+                &[
+                    &node_id,
+                    &gateway_id,
+                    &epoch(lease),
+                    &hello.cert_serial,
+                    &journal_id,
+                    &incarnation_id,
+                    &hello.boot_id,
+                    &acked,
+                ],
+            )
+            .await?;
+        if let Some(row) = inserted {
+            return Ok((None, row.get("session_epoch"), acked));
+        }
+        // Another gateway was first after all.
+        before = tx.query_opt(&sql::SESSION_LOCK, &[&node_id]).await?;
+    }
+    let acked = acked_seq(tx, hello, before.as_ref()).await?;
+    let taken = tx
+        .query_one(
+            &sql::SESSION_TAKE,
+            &[
+                &node_id,
+                &gateway_id,
+                &epoch(lease),
+                &hello.cert_serial,
+                &journal_id,
+                &incarnation_id,
+                &hello.boot_id,
+                &acked,
+            ],
+        )
+        .await?;
+    Ok((before, taken.get("session_epoch"), acked))
 }
 
 fn refusal(node: &Row, hello: &HelloFacts) -> Option<SessionRefused> {
@@ -110,9 +157,12 @@ fn refusal(node: &Row, hello: &HelloFacts) -> Option<SessionRefused> {
     let ahead = hello.applied_generation > to_u64(node.get("generation"))
         || hello.deployment_epoch > to_u64(node.get("deployment_epoch"));
     if ahead {
-        return Some(match node.opt_ts("quarantined_at") {
-            Some(_) => SessionRefused::Quarantined,
-            None => SessionRefused::Ahead,
+        return Some(if node.get("observe_only") {
+            SessionRefused::ObserveOnly
+        } else if node.opt_ts("quarantined_at").is_some() {
+            SessionRefused::Quarantined
+        } else {
+            SessionRefused::Ahead
         });
     }
     None

@@ -12,12 +12,13 @@ pub const GATEWAY_REGISTER: Sql = sql(
      VALUES ($1, nextval('gateway_epoch'), $2, compute_now() + $3::float8 * interval '1 second')
      ON CONFLICT (gateway_id) DO UPDATE SET epoch = excluded.epoch, address = excluded.address,
        started_at = compute_now(), expires_at = excluded.expires_at, drained_at = NULL
-     RETURNING epoch",
+     RETURNING epoch, compute_now() AS server_time",
 );
 pub const GATEWAY_RENEW: Sql = sql(
     "gateway_renew",
     "UPDATE gateways SET expires_at = compute_now() + $3::float8 * interval '1 second'
-     WHERE gateway_id = $1 AND epoch = $2 AND expires_at > compute_now()",
+     WHERE gateway_id = $1 AND epoch = $2 AND expires_at > compute_now()
+     RETURNING compute_now() AS server_time",
 );
 pub const GATEWAY_END: Sql = sql(
     "gateway_end",
@@ -35,7 +36,7 @@ pub const GATEWAY_GUARD: Sql = sql(
 
 pub const HELLO_NODE: Sql = sql(
     "hello_node",
-    "SELECT n.state, n.generation, n.quarantined_at, d.epoch AS deployment_epoch, d.observe_only,
+    "SELECT n.state, n.generation, n.spec_body IS NOT NULL AS has_spec, n.quarantined_at, d.epoch AS deployment_epoch, d.observe_only,
        c.revoked_at AS cert_revoked_at, c.serial IS NULL AS cert_unknown
      FROM nodes n CROSS JOIN deployment d
      LEFT JOIN node_certs c ON c.node_id = n.node_id AND c.serial = $2
@@ -46,17 +47,20 @@ pub const SESSION_LOCK: Sql = sql(
     "session_lock",
     "SELECT journal_id, boot_id, acked_event_seq FROM node_sessions WHERE node_id = $1 FOR UPDATE",
 );
-pub const SESSION_TAKE: Sql = sql(
-    "session_take",
+/// A node's first session. Another gateway may be just as first.
+pub const SESSION_INSERT: Sql = sql(
+    "session_insert",
     "INSERT INTO node_sessions (node_id, gateway_id, gateway_epoch, session_epoch, cert_serial, journal_id,
        incarnation_id, boot_id, acked_event_seq)
      VALUES ($1, $2, $3, nextval('session_epoch'), $4, $5, $6, $7, $8)
-     ON CONFLICT (node_id) DO UPDATE SET gateway_id = excluded.gateway_id, gateway_epoch = excluded.gateway_epoch,
-       session_epoch = excluded.session_epoch, cert_serial = excluded.cert_serial, journal_id = excluded.journal_id,
-       incarnation_id = excluded.incarnation_id, boot_id = excluded.boot_id,
-       acked_event_seq = excluded.acked_event_seq, connected_at = compute_now(), closed_at = NULL,
-       last_heartbeat_at = compute_now()
-     RETURNING session_epoch",
+     ON CONFLICT (node_id) DO NOTHING RETURNING session_epoch",
+);
+pub const SESSION_TAKE: Sql = sql(
+    "session_take",
+    "UPDATE node_sessions SET gateway_id = $2, gateway_epoch = $3, session_epoch = nextval('session_epoch'),
+       cert_serial = $4, journal_id = $5, incarnation_id = $6, boot_id = $7, acked_event_seq = $8,
+       connected_at = compute_now(), closed_at = NULL, last_heartbeat_at = compute_now()
+     WHERE node_id = $1 RETURNING session_epoch",
 );
 pub const SESSION_CLOSE: Sql = sql(
     "session_close",
@@ -99,11 +103,13 @@ pub const COMMAND_SETTLE: Sql = sql(
     "UPDATE commands SET state = $2, reason = $3, message = $4, boot_id = $5, settled_at = compute_now()
      WHERE command_id = $1 AND settled_at IS NULL",
 );
+/// A claim that was judged stands until whoever settles it removes it: this role may not touch the judgement.
 pub const RESTORE_CLAIM: Sql = sql(
     "restore_claim",
     "INSERT INTO restore_claims (node_id, generation, epoch, body, signature) VALUES ($1, $2, $3, $4, $5)
      ON CONFLICT (node_id) DO UPDATE SET generation = excluded.generation, epoch = excluded.epoch,
-       body = excluded.body, signature = excluded.signature, claimed_at = compute_now(), judged_at = NULL, proved = NULL",
+       body = excluded.body, signature = excluded.signature, claimed_at = compute_now()
+     WHERE restore_claims.judged_at IS NULL",
 );
 
 pub const HEARTBEATS: Sql = sql(
@@ -113,11 +119,11 @@ pub const HEARTBEATS: Sql = sql(
      WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND s.closed_at IS NULL
        AND g.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now()
        AND s.gateway_id = g.gateway_id AND s.gateway_epoch = g.epoch
-     RETURNING s.node_id",
+     RETURNING s.node_id, s.session_epoch",
 );
 pub const SESSIONS_REVOKED: Sql = sql(
     "sessions_revoked",
-    "SELECT s.node_id FROM node_sessions s JOIN nodes n USING (node_id)
+    "SELECT s.node_id, s.session_epoch FROM node_sessions s JOIN nodes n USING (node_id)
      LEFT JOIN node_certs c ON c.serial = s.cert_serial
      WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
        AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
@@ -129,17 +135,39 @@ pub const CERTIFICATE_COUNTS: Sql = sql(
      WHERE c.serial = $1 AND c.revoked_at IS NULL AND n.state NOT IN ('revoked', 'removed')",
 );
 
+/// Whose turn it may be: cheap when nothing waits, which is almost always.
+pub const COMMANDS_WAITING: Sql = sql(
+    "commands_waiting",
+    "SELECT DISTINCT c.node_id FROM commands c
+     JOIN node_sessions s USING (node_id) JOIN nodes n USING (node_id) CROSS JOIN deployment d
+     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
+       AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
+     ORDER BY c.node_id",
+);
+/// As many of each lane as it has credits, so that a node with a long queue keeps nobody else's from being looked at. The session is
+/// locked before its commands, as everywhere: against a takeover, not against heartbeats, which leave the key alone.
 pub const COMMANDS_PENDING: Sql = sql(
     "commands_pending",
-    "SELECT c.command_id, c.node_id, c.kind, c.lane, c.body, c.signature, c.attempts, c.cancel_requested_at,
-       c.cancel_reason, s.session_epoch
-     FROM node_sessions s JOIN commands c USING (node_id)
-     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
-     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL AND g.expires_at > compute_now()
-       AND s.node_id = ANY($3)
-       AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
+    "WITH k AS (
+       SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::bigint[]) AS k (node_id, session_epoch, lane, credits)
+     ), held AS (
+       SELECT s.node_id, s.session_epoch FROM node_sessions s
+       JOIN (SELECT DISTINCT node_id, session_epoch FROM k) AS mine USING (node_id, session_epoch)
+       WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       ORDER BY s.node_id FOR KEY SHARE OF s SKIP LOCKED
+     ), ranked AS (
+       SELECT c.command_id, k.session_epoch, k.credits,
+         row_number() OVER (PARTITION BY c.node_id, c.lane ORDER BY c.seq) AS place
+       FROM held JOIN k USING (node_id, session_epoch) JOIN commands c ON c.node_id = k.node_id AND c.lane = k.lane
+       WHERE c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
+     )
+     SELECT c.command_id, c.node_id, c.kind, c.lane, c.body, c.signature, c.attempts, c.cancel_requested_at,
+       c.cancel_reason, ranked.session_epoch
+     FROM ranked JOIN commands c USING (command_id)
+     WHERE ranked.place <= ranked.credits AND c.state = 'pending'
      ORDER BY c.node_id, c.seq LIMIT 1000
-     FOR UPDATE OF c SKIP LOCKED FOR SHARE OF s",
+     FOR UPDATE OF c SKIP LOCKED",
 );
 pub const COMMANDS_SENT: Sql = sql(
     "commands_sent",
@@ -154,27 +182,41 @@ pub const COMMANDS_CANCELLED: Sql = sql(
      FROM commands c JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch)
        ON c.node_id = k.node_id AND c.session_epoch = k.session_epoch
      JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
-     WHERE s.gateway_id = $3 AND s.gateway_epoch = $4 AND s.closed_at IS NULL
+     CROSS JOIN deployment d
+     WHERE s.gateway_id = $3 AND s.gateway_epoch = $4 AND s.closed_at IS NULL AND NOT d.observe_only
        AND c.cancel_requested_at IS NOT NULL AND c.state IN ('dispatched', 'acked', 'running')
      ORDER BY c.node_id, c.seq LIMIT 1000",
 );
-pub const COMMAND_OF_SESSION: Sql = sql(
-    "command_of_session",
-    "SELECT c.state FROM commands c JOIN node_sessions s USING (node_id)
-     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
-     WHERE c.command_id = $1 AND c.node_id = $2 AND s.session_epoch = $3 AND s.gateway_id = $4 AND g.epoch = $5
-       AND g.expires_at > compute_now() AND s.closed_at IS NULL
-     FOR UPDATE OF c FOR SHARE OF s",
+/// The sessions of a batch that are still this gateway's, kept so until the transaction ends.
+pub const SESSIONS_HELD: Sql = sql(
+    "sessions_held",
+    "SELECT s.node_id, s.session_epoch FROM node_sessions s
+     JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) USING (node_id, session_epoch)
+     WHERE s.gateway_id = $3 AND s.gateway_epoch = $4 AND s.closed_at IS NULL
+     ORDER BY s.node_id FOR KEY SHARE OF s",
 );
-pub const COMMAND_MOVE: Sql = sql(
-    "command_move",
-    "UPDATE commands SET state = $2, boot_id = coalesce(nullif($3, ''), boot_id) WHERE command_id = $1",
+pub const COMMANDS_OF_NODES: Sql = sql(
+    "commands_of_nodes",
+    "SELECT c.command_id, c.node_id, c.state FROM commands c
+     JOIN (SELECT DISTINCT command_id, node_id FROM unnest($1::uuid[], $2::uuid[]) AS u (command_id, node_id)) AS k
+       USING (command_id, node_id)
+     ORDER BY c.command_id FOR UPDATE OF c",
 );
-pub const COMMAND_RESULT: Sql = sql(
-    "command_result",
-    "UPDATE commands SET state = $2, boot_id = nullif($3, ''), result = $4, result_signature = $5,
-       result_key_sha256 = $6, result_state = $7, reason = $8, message = $9, settled_at = compute_now()
-     WHERE command_id = $1 AND settled_at IS NULL",
+pub const COMMANDS_MOVE: Sql = sql(
+    "commands_move",
+    "UPDATE commands c SET state = k.state, boot_id = coalesce(nullif(k.boot_id, ''), c.boot_id)
+     FROM unnest($1::uuid[], $2::text[], $3::text[]) AS k (command_id, state, boot_id)
+     WHERE c.command_id = k.command_id AND c.settled_at IS NULL",
+);
+pub const COMMANDS_RESULT: Sql = sql(
+    "commands_result",
+    "UPDATE commands c SET state = k.state, boot_id = nullif(k.boot_id, ''), result = k.result,
+       result_signature = k.signature, result_key_sha256 = k.key_sha256, result_state = k.result_state,
+       reason = k.reason, message = k.message, settled_at = compute_now()
+     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[], $7::smallint[],
+       $8::text[], $9::text[])
+       AS k (command_id, state, boot_id, result, signature, key_sha256, result_state, reason, message)
+     WHERE c.command_id = k.command_id AND c.settled_at IS NULL",
 );
 
 pub const SESSION_JOURNAL: Sql = sql(
@@ -183,7 +225,7 @@ pub const SESSION_JOURNAL: Sql = sql(
      JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
      WHERE s.node_id = $1 AND s.session_epoch = $2 AND s.gateway_id = $3 AND g.epoch = $4
        AND g.expires_at > compute_now() AND s.closed_at IS NULL
-     FOR UPDATE OF s",
+     FOR NO KEY UPDATE OF s",
 );
 pub const EVENTS_INSERT: Sql = sql(
     "events_insert",
@@ -199,18 +241,29 @@ pub const EVENTS_ACKED: Sql = sql(
      WHERE node_id = $1 AND session_epoch = $2 AND acked_event_seq < $3",
 );
 
-pub const STATUS_PUT: Sql = sql(
-    "status_put",
-    "WITH before AS (SELECT node_id, status_key FROM node_status WHERE node_id = $1)
-     UPDATE node_status st SET applied_generation = $6,
-       observed_generation = greatest(st.observed_generation, $7), applied_spec_hash = $8, sections = $9,
-       conditions = $10, pressure = $11, trust_version = CASE WHEN $12::bigint > 0 THEN $12 ELSE st.trust_version END,
-       status_key = $13, reported_at = compute_now()
-     FROM node_sessions s JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch, before
-     WHERE st.node_id = $1 AND before.node_id = st.node_id AND s.node_id = st.node_id AND s.session_epoch = $2
-       AND s.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now() AND s.closed_at IS NULL
-       AND st.session_epoch <= $5
-     RETURNING before.status_key IS DISTINCT FROM st.status_key AS news",
+/// A node may say of itself what it likes, but not that it stands at a spec that does not exist yet: `observed_generation` never
+/// falls again.
+pub const STATUSES_PUT: Sql = sql(
+    "statuses_put",
+    "WITH k AS (
+       SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::jsonb[], $9::jsonb[],
+         $10::jsonb[], $11::bigint[], $12::text[])
+         AS k (node_id, session_epoch, applied, observed, spec_hash, sections, conditions, pressure, trust_version, status_key)
+     ), before AS (
+       SELECT st.node_id, st.status_key FROM node_status st JOIN k USING (node_id)
+     )
+     UPDATE node_status st SET applied_generation = k.applied,
+       observed_generation = greatest(st.observed_generation, least(k.observed, n.generation)),
+       applied_spec_hash = k.spec_hash, sections = k.sections, conditions = k.conditions,
+       pressure = nullif(k.pressure, 'null'::jsonb),
+       trust_version = CASE WHEN k.trust_version > 0 THEN k.trust_version ELSE st.trust_version END,
+       status_key = k.status_key, reported_at = compute_now()
+     FROM k JOIN before USING (node_id) JOIN nodes n USING (node_id)
+     JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
+     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
+     WHERE st.node_id = k.node_id AND s.gateway_id = $1 AND g.epoch = $2 AND g.expires_at > compute_now()
+       AND s.closed_at IS NULL AND st.session_epoch <= k.session_epoch
+     RETURNING st.node_id, before.status_key IS DISTINCT FROM st.status_key AS news",
 );
 
 pub const INVENTORY_PUT: Sql = sql(
@@ -224,16 +277,20 @@ pub const INVENTORY_PUT: Sql = sql(
        reported_at = compute_now()",
 );
 
+/// Some 16 MiB of specs at most, and one at least.
 pub const SPECS_BEHIND: Sql = sql(
     "specs_behind",
-    "SELECT n.node_id, n.generation, n.spec_body, n.spec_signature
-     FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS k (node_id, session_epoch, generation)
-     JOIN nodes n ON n.node_id = k.node_id AND n.generation > k.generation
-     JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
-     CROSS JOIN deployment d
-     WHERE s.gateway_id = $4 AND s.gateway_epoch = $5 AND s.closed_at IS NULL AND n.spec_body IS NOT NULL
-       AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
-     ORDER BY n.node_id",
+    "WITH behind AS (
+       SELECT n.node_id, n.generation, n.spec_body, n.spec_signature,
+         sum(octet_length(n.spec_body)) OVER (ORDER BY n.node_id) - octet_length(n.spec_body) AS bytes_before
+       FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS k (node_id, session_epoch, generation)
+       JOIN nodes n ON n.node_id = k.node_id AND n.generation > k.generation
+       JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
+       CROSS JOIN deployment d
+       WHERE s.gateway_id = $4 AND s.gateway_epoch = $5 AND s.closed_at IS NULL AND n.spec_body IS NOT NULL
+         AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
+     )
+     SELECT node_id, generation, spec_body, spec_signature FROM behind WHERE bytes_before < 16777216 ORDER BY node_id",
 );
 
 pub const INBOX_INSERT: Sql = sql(
@@ -243,7 +300,8 @@ pub const INBOX_INSERT: Sql = sql(
 );
 pub const INBOX_READ: Sql = sql(
     "inbox_read",
-    "SELECT reply, refusal FROM join_inbox WHERE inbox_id = $1 AND answered_at IS NOT NULL",
+    "SELECT inbox_id, reply, refusal FROM join_inbox
+     WHERE inbox_id = ANY($1) AND answered_at IS NOT NULL ORDER BY inbox_id",
 );
 
 /// For the test that prepares every statement.
@@ -255,6 +313,7 @@ pub const STATEMENTS: &[Sql] = &[
     GATEWAY_GUARD,
     HELLO_NODE,
     SESSION_LOCK,
+    SESSION_INSERT,
     SESSION_TAKE,
     SESSION_CLOSE,
     EVENTS_SEQ_MAX,
@@ -268,16 +327,18 @@ pub const STATEMENTS: &[Sql] = &[
     HEARTBEATS,
     SESSIONS_REVOKED,
     CERTIFICATE_COUNTS,
+    COMMANDS_WAITING,
     COMMANDS_PENDING,
     COMMANDS_SENT,
     COMMANDS_CANCELLED,
-    COMMAND_OF_SESSION,
-    COMMAND_MOVE,
-    COMMAND_RESULT,
+    SESSIONS_HELD,
+    COMMANDS_OF_NODES,
+    COMMANDS_MOVE,
+    COMMANDS_RESULT,
     SESSION_JOURNAL,
     EVENTS_INSERT,
     EVENTS_ACKED,
-    STATUS_PUT,
+    STATUSES_PUT,
     INVENTORY_PUT,
     SPECS_BEHIND,
     INBOX_INSERT,

@@ -1,0 +1,376 @@
+//! The sessions of one lease, and the passes that make one statement of what many of them have to say.
+//!
+//! A hub lives as long as its lease. When the lease is lost every session ends, and what comes next is a new hub under a new
+//! epoch: nothing of the old one writes a row, since each write names the epoch it was made under.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kernel::BoxFuture;
+use kernel::ports::delivery::{
+    DeliveryError, DeliveryStore, GatewayLease, InboxAnswer, InboxKind, InboxRequest, ReportedUpdate,
+    SessionEnd, SessionKey,
+};
+use kit::{Clock, Wake, Waker};
+use model::{CommandId, NodeId};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use wire::inventory::SectionName;
+
+use crate::Metrics;
+use crate::live::Live;
+use crate::server::Timing;
+use crate::session::{Answer, Input, Now, Request, Session, Terms};
+use crate::time::ServerTime;
+
+mod beat;
+mod deliver;
+mod lease;
+mod writer;
+
+/// Sessions opened at once: each takes a connection of the pool for a few round trips.
+const OPENS_AT_ONCE: usize = 32;
+/// What a reconnect storm leaves to close is closed this many at a time.
+const CLOSES_AT_ONCE: usize = 8;
+/// Command updates waiting to be stored, of all sessions. Past it no session reads on until some are stored.
+const UPDATE_BYTES_MAX: usize = 32 << 20;
+/// A binding needs a worker; a node that waits for one has no spec yet and loses nothing by waiting.
+const BINDING_PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Hub {
+    pub(crate) store: Arc<dyn DeliveryStore>,
+    pub(crate) lease: GatewayLease,
+    pub(crate) terms: Terms,
+    timing: Timing,
+    clock: Arc<dyn Clock>,
+    time: Arc<ServerTime>,
+    metrics: Metrics,
+    /// Cancelled when the lease is over.
+    over: CancellationToken,
+    /// Monotonic microseconds up to which the lease certainly holds.
+    valid_until: AtomicU64,
+    draining: AtomicBool,
+    /// Woken since the last delivery pass began.
+    poked: AtomicBool,
+    registry: Mutex<Registry>,
+    opens: Semaphore,
+    updates: Mutex<Vec<Queued>>,
+    update_bytes: AtomicUsize,
+    /// Sessions that stopped reading until updates are stored.
+    held_back: Mutex<Vec<Arc<Live>>>,
+    closing: Mutex<Vec<SessionKey>>,
+    writer: Waker,
+    deliver: Waker,
+}
+
+#[derive(Default)]
+struct Registry {
+    lives: HashMap<u64, Arc<Live>>,
+    by_node: HashMap<NodeId, u64>,
+    next: u64,
+}
+
+/// Updates of one session on their way to the store.
+struct Queued {
+    live: Arc<Live>,
+    updates: Vec<ReportedUpdate>,
+}
+
+/// What the hub's tasks wait on.
+pub(crate) struct Wakes {
+    pub(crate) writer: Wake,
+    pub(crate) deliver: Wake,
+}
+
+pub(crate) struct HubParts {
+    pub(crate) store: Arc<dyn DeliveryStore>,
+    pub(crate) lease: GatewayLease,
+    pub(crate) terms: Terms,
+    pub(crate) timing: Timing,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time: Arc<ServerTime>,
+    pub(crate) metrics: Metrics,
+    pub(crate) valid_until: Duration,
+}
+
+impl Hub {
+    pub(crate) fn new(parts: HubParts) -> (Arc<Self>, Wakes) {
+        let (writer_wake, writer) = Wake::new();
+        let (deliver_wake, deliver) = Wake::new();
+        let hub = Self {
+            store: parts.store,
+            lease: parts.lease,
+            terms: parts.terms,
+            timing: parts.timing,
+            clock: parts.clock,
+            time: parts.time,
+            metrics: parts.metrics,
+            over: CancellationToken::new(),
+            valid_until: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            poked: AtomicBool::new(false),
+            registry: Mutex::default(),
+            opens: Semaphore::new(OPENS_AT_ONCE),
+            updates: Mutex::default(),
+            update_bytes: AtomicUsize::new(0),
+            held_back: Mutex::default(),
+            closing: Mutex::default(),
+            writer,
+            deliver,
+        };
+        hub.set_valid_until(parts.valid_until);
+        (Arc::new(hub), Wakes { writer: writer_wake, deliver: deliver_wake })
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let monotonic = self.clock.monotonic();
+        Now { monotonic, server: self.time.at(monotonic) }
+    }
+
+    fn set_valid_until(&self, until: Duration) {
+        self.valid_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::SeqCst);
+    }
+
+    /// Whether the lease may have run out. A process that was paused finds out here before it says anything.
+    pub(crate) fn is_over(&self) -> bool {
+        let until = Duration::from_micros(self.valid_until.load(Ordering::SeqCst));
+        self.over.is_cancelled() || self.clock.monotonic() >= until
+    }
+
+    pub(crate) fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Something may have to go out.
+    pub(crate) fn poke(&self) {
+        self.poked.store(true, Ordering::SeqCst);
+        self.deliver.wake();
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes up a stream that has not said its Hello yet.
+    pub(crate) fn enter(&self, session: impl FnOnce(Now) -> Session, kill: CancellationToken) -> Arc<Live> {
+        let core = session(self.now());
+        let mut registry = self.registry();
+        registry.next += 1;
+        let live = Arc::new(Live::new(registry.next, core, kill));
+        registry.lives.insert(live.id, live.clone());
+        drop(registry);
+        self.metrics.session(1);
+        live
+    }
+
+    /// The stream of a session is gone, however it ended.
+    pub(crate) fn leave(&self, live: &Arc<Live>) {
+        let (node_id, key) = {
+            let inner = live.lock();
+            (inner.core.node_id(), inner.core.key())
+        };
+        let mut registry = self.registry();
+        if registry.lives.remove(&live.id).is_none() {
+            return;
+        }
+        if registry.by_node.get(&node_id) == Some(&live.id) {
+            registry.by_node.remove(&node_id);
+        }
+        drop(registry);
+        self.metrics.session(-1);
+        if let Some(key) = key {
+            self.closing.lock().expect("no holder of this lock panics").push(key);
+        }
+    }
+
+    pub(crate) fn lives(&self) -> Vec<Arc<Live>> {
+        self.registry().lives.values().cloned().collect()
+    }
+
+    fn live_of(&self, node_id: NodeId) -> Option<Arc<Live>> {
+        let registry = self.registry();
+        registry.by_node.get(&node_id).and_then(|id| registry.lives.get(id)).cloned()
+    }
+
+    pub(crate) fn feed(&self, live: &Live, input: Input) {
+        live.feed(&self.terms, input, self.now());
+    }
+
+    /// Ends these sessions, where they are still the ones that are held.
+    fn end_sessions(&self, ended: Vec<(SessionKey, SessionEnd)>) {
+        for (key, end) in ended {
+            if let Some(live) = self.live_of(key.node_id)
+                && live.lock().core.key() == Some(key)
+            {
+                self.feed(&live, Input::Ended(end));
+            }
+        }
+    }
+
+    /// Whether sessions hold back until updates are stored.
+    pub(crate) fn is_behind(&self, live: &Arc<Live>) -> bool {
+        if self.update_bytes.load(Ordering::SeqCst) < UPDATE_BYTES_MAX {
+            return false;
+        }
+        self.held_back.lock().expect("no holder of this lock panics").push(live.clone());
+        // What was stored between the look and the note would have woken nobody.
+        self.update_bytes.load(Ordering::SeqCst) >= UPDATE_BYTES_MAX
+    }
+
+    pub(crate) fn queue_updates(&self, live: &Arc<Live>, updates: Vec<ReportedUpdate>) {
+        self.update_bytes.fetch_add(writer::bytes_of(&updates), Ordering::SeqCst);
+        let queued = Queued { live: live.clone(), updates };
+        self.updates.lock().expect("no holder of this lock panics").push(queued);
+        self.writer.wake();
+    }
+
+    /// Asks the store for a session.
+    pub(crate) fn perform(self: &Arc<Self>, live: &Arc<Live>, request: Request) -> BoxFuture<'static, Input> {
+        let (hub, live) = (self.clone(), live.clone());
+        Box::pin(async move {
+            match hub.answer(&live, request).await {
+                Ok(answer) => Input::Answer(answer),
+                Err(err) => {
+                    hub.failed("session", &err);
+                    Input::Unavailable
+                }
+            }
+        })
+    }
+
+    async fn answer(&self, live: &Arc<Live>, request: Request) -> Result<Answer, DeliveryError> {
+        let key = live.lock().core.key();
+        // Everything but an opening is asked by an open session.
+        let session = || key.ok_or(DeliveryError::LeaseLost);
+        match request {
+            Request::Open(facts) => {
+                let node_id = facts.node_id;
+                let _permit = self.opens.acquire().await.map_err(|_| DeliveryError::LeaseLost)?;
+                self.metrics.call("open_session");
+                let opened = self.store.open_session(self.lease, *facts).await?;
+                if opened.is_ok() {
+                    self.take_over(live, node_id);
+                }
+                Ok(Answer::Open(opened.map(Box::new)))
+            }
+            Request::Events { journal_id, events } => {
+                self.metrics.call("put_events");
+                Ok(Answer::Events(self.store.put_events(self.lease, session()?, journal_id, events).await?))
+            }
+            Request::Inventory(sections) => {
+                let stored: Vec<(SectionName, String)> = sections
+                    .iter()
+                    .filter_map(|section| Some((section.section.parse().ok()?, section.hash.clone())))
+                    .collect();
+                self.metrics.call("put_inventory");
+                self.store.put_inventory(self.lease, session()?, sections).await?;
+                Ok(Answer::Inventory(stored))
+            }
+            Request::Spec { bind } => {
+                let session = session()?;
+                let binding = match bind {
+                    Some(statement) => self.bind(statement).await?,
+                    None => None,
+                };
+                self.metrics.call("spec");
+                let spec = self.store.spec(self.lease, session).await?;
+                Ok(Answer::Spec { spec, binding })
+            }
+            // They go through the writer, which has its own way back.
+            Request::Updates(updates) => {
+                let count = updates.len();
+                Ok(Answer::Updates { count, acknowledged: Vec::<CommandId>::new() })
+            }
+        }
+    }
+
+    async fn bind(&self, statement: Vec<u8>) -> Result<Option<Vec<u8>>, DeliveryError> {
+        let request = InboxRequest {
+            kind: InboxKind::Fresh,
+            request: statement,
+            source_ip: String::new(),
+            peer_serial: None,
+        };
+        self.metrics.call("ask");
+        match self.store.ask(self.lease, request, BINDING_PATIENCE).await? {
+            InboxAnswer::Reply(reply) => Ok(Some(reply)),
+            InboxAnswer::Refused(why) => {
+                tracing::debug!(why, "no binding for a fresh node");
+                Ok(None)
+            }
+            InboxAnswer::TimedOut => Ok(None),
+        }
+    }
+
+    /// The node's sessions before this one end: at most one talks.
+    fn take_over(&self, live: &Arc<Live>, node_id: NodeId) {
+        let before = {
+            let mut registry = self.registry();
+            let before = registry.by_node.insert(node_id, live.id);
+            before.filter(|id| *id != live.id).and_then(|id| registry.lives.get(&id).cloned())
+        };
+        if let Some(before) = before {
+            self.feed(&before, Input::Ended(SessionEnd::TakenOver));
+        }
+    }
+
+    /// Logs a failed call once, where it is handled; a lost lease ends the hub.
+    fn failed(&self, doing: &'static str, err: &DeliveryError) {
+        match err {
+            DeliveryError::LeaseLost => {
+                if !self.over.is_cancelled() {
+                    tracing::warn!(gateway_id = %self.lease.gateway_id, epoch = self.lease.epoch, "the gateway's lease is over");
+                    self.over.cancel();
+                }
+            }
+            DeliveryError::Unavailable(_) => {
+                tracing::warn!(doing, err = kit::chain(err), "delivery store unavailable");
+            }
+            DeliveryError::Failed(_) => {
+                tracing::error!(doing, err = kit::chain(err), "delivery store failed");
+            }
+        }
+    }
+
+    /// Ends every session at once, as when the lease is lost.
+    pub(crate) fn end_all(&self) {
+        self.over.cancel();
+        for live in self.lives() {
+            self.feed(&live, Input::Unavailable);
+        }
+    }
+
+    /// Tells every node to come back later, spread over `window`.
+    pub(crate) fn drain(&self, window: Duration) {
+        self.draining.store(true, Ordering::SeqCst);
+        let lives = self.lives();
+        let share = window / u32::try_from(lives.len().max(1)).unwrap_or(u32::MAX);
+        for (n, live) in lives.iter().enumerate() {
+            let reconnect_after = share * u32::try_from(n).unwrap_or(u32::MAX);
+            self.feed(live, Input::Drain { reason: "the gateway stops", reconnect_after });
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.registry().lives.is_empty()
+    }
+
+    /// Closes in the store what has left here.
+    pub(crate) async fn close_left(&self) {
+        let closing = std::mem::take(&mut *self.closing.lock().expect("no holder of this lock panics"));
+        let closes = closing.into_iter().map(|key| async move {
+            self.metrics.call("close_session");
+            if let Err(err) = self.store.close_session(self.lease, key).await {
+                self.failed("close a session", &err);
+            }
+        });
+        futures::stream::iter(closes).buffer_unordered(CLOSES_AT_ONCE).for_each(|()| async {}).await;
+    }
+}

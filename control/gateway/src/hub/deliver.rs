@@ -1,0 +1,169 @@
+//! On a wake-up, and every second without one: commands and cancels, specs, and sessions that must end.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kernel::ports::delivery::{SessionKey, StoredCommand};
+use kit::Wake;
+use model::NodeId;
+
+use super::Hub;
+use crate::live::Live;
+use crate::session::Input;
+
+/// Rounds of one pass: a store hands out about a thousand commands at once.
+const DISPATCH_ROUNDS_MAX: usize = 16;
+/// A full round means that more may wait.
+const DISPATCH_FULL: usize = 1000;
+/// Rounds of one pass over specs; each brings some megabytes.
+const SPEC_ROUNDS_MAX: usize = 256;
+
+/// When each part is due without a wake-up.
+struct Due {
+    specs: Duration,
+    ended: Duration,
+}
+
+impl Hub {
+    pub(crate) async fn run_deliveries(self: Arc<Self>, mut wake: Wake) {
+        let mut due = Due { specs: Duration::ZERO, ended: Duration::ZERO };
+        while !self.over.is_cancelled() {
+            // Both arms are cancel-safe: a wake-up that is not taken stays.
+            tokio::select! {
+                () = self.over.cancelled() => return,
+                () = wake.wait(self.timing.dispatch) => {}
+            }
+            // Taken before the pass looks: a wake-up during it means another pass.
+            let poked = self.poked.swap(false, Ordering::SeqCst);
+            self.deliver_pass(poked, &mut due, self.clock.monotonic()).await;
+        }
+    }
+
+    async fn deliver_pass(&self, poked: bool, due: &mut Due, now: Duration) {
+        if self.is_over() || self.is_draining() {
+            return;
+        }
+        let specs = poked || now >= due.specs;
+        let ended = poked || now >= due.ended;
+        if specs {
+            due.specs = now + self.timing.specs;
+        }
+        if ended {
+            due.ended = now + self.timing.ended;
+        }
+        futures::join!(
+            async {
+                self.dispatch(now).await;
+                self.cancel().await;
+            },
+            async {
+                if ended {
+                    self.end_revoked().await;
+                }
+                if specs {
+                    self.push_specs().await;
+                }
+            },
+        );
+    }
+
+    async fn dispatch(&self, since: Duration) {
+        for _ in 0..DISPATCH_ROUNDS_MAX {
+            let mut lives: HashMap<NodeId, Arc<Live>> = HashMap::new();
+            let mut lanes = Vec::new();
+            for live in self.lives() {
+                if let Some(credits) = live.lock().core.lanes() {
+                    lives.insert(credits.session.node_id, live.clone());
+                    lanes.push(credits);
+                }
+            }
+            if lanes.is_empty() {
+                return;
+            }
+            self.metrics.call("claim_commands");
+            let claimed = match self.store.claim_commands(self.lease, lanes).await {
+                Ok(claimed) => claimed,
+                Err(err) => return self.failed("claim commands", &err),
+            };
+            let count = claimed.len();
+            self.hand_out(claimed, &lives, since);
+            if count < DISPATCH_FULL {
+                return;
+            }
+        }
+        // More waits: the next pass comes at once.
+        self.poke();
+    }
+
+    fn hand_out(&self, claimed: Vec<StoredCommand>, lives: &HashMap<NodeId, Arc<Live>>, since: Duration) {
+        let mut by_node: HashMap<NodeId, Vec<StoredCommand>> = HashMap::new();
+        for command in claimed {
+            by_node.entry(command.node_id).or_default().push(command);
+        }
+        for (node_id, commands) in by_node {
+            if let Some(live) = lives.get(&node_id) {
+                self.feed(live, Input::Commands(commands));
+                self.metrics.dispatched(self.clock.monotonic().saturating_sub(since));
+            }
+        }
+    }
+
+    async fn cancel(&self) {
+        let sessions: Vec<SessionKey> =
+            self.lives().iter().filter_map(|live| live.lock().core.in_flight()).collect();
+        if sessions.is_empty() {
+            return;
+        }
+        self.metrics.call("cancels");
+        match self.store.cancels(self.lease, sessions).await {
+            Ok(cancels) => {
+                for (node_id, command_id, reason) in cancels {
+                    if let Some(live) = self.live_of(node_id) {
+                        self.feed(&live, Input::Cancel(command_id, reason));
+                    }
+                }
+            }
+            Err(err) => self.failed("read cancels", &err),
+        }
+    }
+
+    async fn end_revoked(&self) {
+        self.metrics.call("ended");
+        match self.store.ended(self.lease).await {
+            Ok(ended) => self.end_sessions(ended),
+            Err(err) => self.failed("read ended sessions", &err),
+        }
+    }
+
+    async fn push_specs(&self) {
+        // A node that cannot be sent its spec yet stays behind, and must not keep the others from theirs.
+        let mut seen: HashSet<SessionKey> = HashSet::new();
+        for _ in 0..SPEC_ROUNDS_MAX {
+            let sent: Vec<(SessionKey, u64)> = self
+                .lives()
+                .iter()
+                .filter_map(|live| live.lock().core.spec_sent())
+                .filter(|(key, _)| !seen.contains(key))
+                .collect();
+            if sent.is_empty() {
+                return;
+            }
+            self.metrics.call("specs_behind");
+            let specs = match self.store.specs_behind(self.lease, sent.clone()).await {
+                Ok(specs) if specs.is_empty() => return,
+                Ok(specs) => specs,
+                Err(err) => return self.failed("read specs", &err),
+            };
+            let keys: HashMap<NodeId, SessionKey> = sent.iter().map(|(key, _)| (key.node_id, *key)).collect();
+            for spec in specs {
+                let Some(key) = keys.get(&spec.node_id) else { continue };
+                seen.insert(*key);
+                if let Some(live) = self.live_of(spec.node_id) {
+                    self.feed(&live, Input::Spec(spec));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The gateway as a whole: it takes connections, registers, serves under its lease, and registers anew when that is lost.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use futures::FutureExt;
+use kernel::BoxFuture;
+use kernel::ports::delivery::{DeliveryError, DeliveryStore, Registered};
+use kit::{Backoff, Clock, Rng, Supervisor, TaskHandle, TaskKind};
+use model::{GatewayId, Timestamp};
+use pki::NodeTrust;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::{Admission, Sources};
+use crate::connection;
+use crate::hub::{Hub, HubParts};
+use crate::metrics::Metrics;
+use crate::session::Terms;
+use crate::time::ServerTime;
+
+const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
+const ACCEPT: TaskKind = TaskKind::fatal("gateway accept");
+const POKES: TaskKind = TaskKind::fatal("gateway wake-ups");
+const LEASE: TaskKind = TaskKind::fatal("gateway lease");
+const BEATS: TaskKind = TaskKind::fatal("gateway heartbeats");
+const WRITER: TaskKind = TaskKind::fatal("gateway updates");
+const DELIVERIES: TaskKind = TaskKind::fatal("gateway deliveries");
+
+/// Joins and renewals waiting for a worker at once.
+const ASKS_AT_ONCE: usize = 256;
+/// Joins of one source: a burst of a rack that boots, then one every other second.
+const JOINS_PER_SECOND: f64 = 0.5;
+const JOINS_BURST: u32 = 64;
+/// After an error of accepting, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const REGISTER_PAUSE_FIRST: Duration = Duration::from_millis(200);
+const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How often a drain looks whether everybody has gone.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+
+/// How long things take. The defaults are those of the protocol; tests use shorter ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Told to nodes in Welcome.
+    pub heartbeat: Duration,
+    /// How soon the first frame must come.
+    pub hello_within: Duration,
+    /// The gateway's lease, and how often it is renewed.
+    pub ttl: Duration,
+    pub renew: Duration,
+    /// Heartbeats and statuses are written this often.
+    pub beat: Duration,
+    /// Without a wake-up, commands are looked for this often.
+    pub dispatch: Duration,
+    /// And specs.
+    pub specs: Duration,
+    /// And revoked sessions.
+    pub ended: Duration,
+    /// Nodes are asked to come back over this long when the gateway stops.
+    pub drain_window: Duration,
+    /// How long a stop waits for them to go.
+    pub drain_within: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_secs(10),
+            hello_within: Duration::from_secs(10),
+            ttl: Duration::from_secs(10),
+            renew: Duration::from_secs(3),
+            beat: Duration::from_secs(1),
+            dispatch: Duration::from_secs(1),
+            specs: Duration::from_secs(10),
+            ended: Duration::from_secs(2),
+            drain_window: Duration::from_secs(5),
+            drain_within: Duration::from_secs(8),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// New for each process.
+    pub gateway_id: GatewayId,
+    /// Where nodes reach it, for operators.
+    pub address: String,
+    /// TCP connections held at once: a session takes one file descriptor and some 40 KiB.
+    pub connections_max: usize,
+    /// Handshakes under way at once: past it, connections wait in the kernel.
+    pub handshakes_max: usize,
+    /// Sessions taken per second, and how many at one instant.
+    pub sessions_per_second: u32,
+    pub sessions_burst: u32,
+    pub timing: Timing,
+}
+
+impl GatewayConfig {
+    pub fn new(gateway_id: GatewayId, address: impl Into<String>) -> Self {
+        Self {
+            gateway_id,
+            address: address.into(),
+            connections_max: 15_000,
+            handshakes_max: 512,
+            sessions_per_second: 500,
+            sessions_burst: 1_000,
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// How connections are secured, and whose certificates count.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    pub config: Arc<ServerConfig>,
+    pub trust: Arc<NodeTrust>,
+}
+
+/// What a gateway is made of.
+pub struct GatewayParts {
+    pub config: GatewayConfig,
+    pub tls: Tls,
+    pub store: Arc<dyn DeliveryStore>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub supervisor: Supervisor,
+    pub metrics: Metrics,
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    config: GatewayConfig,
+    tls: RwLock<Tls>,
+    store: Arc<dyn DeliveryStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) rng: Arc<dyn Rng>,
+    pub(crate) metrics: Metrics,
+    pub(crate) admission: Admission,
+    pub(crate) joins_by_source: Sources,
+    pub(crate) asks: Semaphore,
+    time: Arc<ServerTime>,
+    hub: RwLock<Option<Arc<Hub>>>,
+}
+
+impl Shared {
+    pub(crate) fn hub(&self) -> Option<Arc<Hub>> {
+        self.hub.read().expect("no holder of this lock panics").clone()
+    }
+
+    fn set_hub(&self, hub: Option<Arc<Hub>>) {
+        *self.hub.write().expect("no holder of this lock panics") = hub;
+    }
+
+    pub(crate) fn tls(&self) -> Tls {
+        self.tls.read().expect("no holder of this lock panics").clone()
+    }
+
+    pub(crate) fn server_time(&self) -> Timestamp {
+        self.time.at(self.clock.monotonic())
+    }
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+    supervisor: Supervisor,
+}
+
+impl Gateway {
+    pub fn new(parts: GatewayParts) -> Self {
+        let GatewayParts { config, tls, store, clock, rng, supervisor, metrics } = parts;
+        let time = Arc::new(ServerTime::new(clock.now(), clock.monotonic()));
+        let shared = Shared {
+            admission: Admission::new(config.sessions_per_second, config.sessions_burst),
+            joins_by_source: Sources::new(JOINS_PER_SECOND, JOINS_BURST),
+            asks: Semaphore::new(ASKS_AT_ONCE),
+            hub: RwLock::new(None),
+            tls: RwLock::new(tls),
+            config,
+            store,
+            clock,
+            rng,
+            metrics,
+            time,
+        };
+        Self { shared: Arc::new(shared), supervisor }
+    }
+
+    /// New connections are secured by these: for a renewed serving certificate or another node CA.
+    pub fn set_tls(&self, tls: Tls) {
+        *self.shared.tls.write().expect("no holder of this lock panics") = tls;
+    }
+
+    /// Whether it holds a lease and takes sessions.
+    pub fn is_serving(&self) -> bool {
+        self.shared.hub().is_some_and(|hub| !hub.is_over() && !hub.is_draining())
+    }
+
+    /// Serves `listener` until `stop`, then drains: nodes are sent elsewhere, spread in time, before this returns.
+    pub fn run(&self, listener: TcpListener, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        let gateway = self.clone();
+        Box::pin(async move { gateway.serve(listener, stop).await })
+    }
+
+    async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+        // Connections outlive the stop: they end with their drain.
+        let close = CancellationToken::new();
+        let accept = {
+            let (gateway, stop, close) = (self.clone(), stop.clone(), close.clone());
+            self.supervisor.spawn(ACCEPT, |own| async move {
+                // Both arms are cancel-safe: an accepted connection is handed on at once.
+                tokio::select! {
+                    () = gateway.accept(listener, close) => {}
+                    () = own.cancelled() => {}
+                    () = stop.cancelled() => {}
+                }
+                Ok::<_, Infallible>(())
+            })
+        };
+        let pokes = {
+            let (gateway, close) = (self.clone(), close.clone());
+            self.supervisor.spawn(POKES, |own| async move {
+                tokio::select! {
+                    () = gateway.pass_pokes_on() => {}
+                    () = own.cancelled() => {}
+                    () = close.cancelled() => {}
+                }
+                Ok::<_, Infallible>(())
+            })
+        };
+        while !stop.is_cancelled() {
+            self.serve_under_a_lease(&stop).await;
+        }
+        close.cancel();
+        accept.finished().await;
+        pokes.finished().await;
+    }
+
+    /// One lease, from its registration to its loss or to the stop.
+    async fn serve_under_a_lease(&self, stop: &CancellationToken) {
+        let shared = &self.shared;
+        // Both arms are cancel-safe: a lease that nobody uses runs out by itself.
+        let (registered, asked) = tokio::select! {
+            registered = self.register() => registered,
+            () = stop.cancelled() => return,
+        };
+        shared.time.set(registered.server_time, asked, shared.clock.monotonic());
+        let (hub, wakes) = Hub::new(HubParts {
+            store: shared.store.clone(),
+            lease: registered.lease,
+            terms: Terms {
+                gateway_id: shared.config.gateway_id,
+                heartbeat: shared.config.timing.heartbeat,
+                hello_within: shared.config.timing.hello_within,
+            },
+            timing: shared.config.timing,
+            clock: shared.clock.clone(),
+            time: shared.time.clone(),
+            metrics: shared.metrics.clone(),
+            valid_until: asked + shared.config.timing.ttl,
+        });
+        tracing::info!(gateway_id = %registered.lease.gateway_id, epoch = registered.lease.epoch, "gateway serves");
+        let tasks = [
+            self.task(LEASE, hub.clone().run_lease().boxed()),
+            self.task(BEATS, hub.clone().run_beats().boxed()),
+            self.task(WRITER, hub.clone().run_writer(wakes.writer).boxed()),
+            self.task(DELIVERIES, hub.clone().run_deliveries(wakes.deliver).boxed()),
+        ];
+        shared.set_hub(Some(hub.clone()));
+        hub.poke();
+        // Both arms are cancel-safe.
+        tokio::select! {
+            () = hub.over().cancelled() => {}
+            () = stop.cancelled() => self.drain(&hub).await,
+        }
+        shared.set_hub(None);
+        hub.end_all();
+        for task in tasks {
+            task.finished().await;
+        }
+    }
+
+    fn task(&self, kind: TaskKind, work: BoxFuture<'static, ()>) -> TaskHandle {
+        self.supervisor.spawn(kind, |stop| async move {
+            // Passes are cut between statements; what they had not written is said again by the nodes.
+            tokio::select! {
+                () = work => {}
+                () = stop.cancelled() => {}
+            }
+            Ok::<_, Infallible>(())
+        })
+    }
+
+    async fn register(&self) -> (Registered, Duration) {
+        let shared = &self.shared;
+        let mut backoff = Backoff::new(REGISTER_PAUSE_FIRST, REGISTER_PAUSE_MAX);
+        loop {
+            let asked = shared.clock.monotonic();
+            let config = &shared.config;
+            shared.metrics.call("register");
+            match shared.store.register(config.gateway_id, &config.address, config.timing.ttl).await {
+                Ok(registered) => return (registered, asked),
+                Err(err) => {
+                    let attempt = backoff.attempt();
+                    match err {
+                        DeliveryError::Unavailable(_) | DeliveryError::LeaseLost => {
+                            tracing::warn!(attempt, err = kit::chain(&err), "cannot register the gateway");
+                        }
+                        DeliveryError::Failed(_) => {
+                            tracing::error!(attempt, err = kit::chain(&err), "cannot register the gateway");
+                        }
+                    }
+                    shared.clock.sleep(backoff.next_wait(&*shared.rng)).await;
+                }
+            }
+        }
+    }
+
+    /// Sends the nodes elsewhere, waits for them to go, and gives the lease back.
+    async fn drain(&self, hub: &Arc<Hub>) {
+        let timing = self.shared.config.timing;
+        hub.drain(timing.drain_window);
+        let until = self.shared.clock.monotonic() + timing.drain_within;
+        while !hub.is_empty() && self.shared.clock.monotonic() < until && !hub.is_over() {
+            self.shared.clock.sleep(DRAIN_LOOK).await;
+        }
+        hub.write_updates().await;
+        hub.close_left().await;
+        if let Err(err) = self.shared.store.deregister(hub.lease).await {
+            tracing::warn!(err = kit::chain(&err), "cannot give the gateway's lease back");
+        }
+    }
+
+    async fn pass_pokes_on(&self) {
+        let mut backoff = Backoff::new(REGISTER_PAUSE_FIRST, REGISTER_PAUSE_MAX);
+        loop {
+            match self.shared.store.next_poke().await {
+                Ok(_) => {
+                    backoff.reset();
+                    if let Some(hub) = self.shared.hub() {
+                        hub.poke();
+                    }
+                }
+                Err(err) => {
+                    tracing::warn!(err = kit::chain(&err), "cannot listen for wake-ups");
+                    self.shared.clock.sleep(backoff.next_wait(&*self.shared.rng)).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self, listener: TcpListener, close: CancellationToken) {
+        let handshakes = Arc::new(Semaphore::new(self.shared.config.handshakes_max));
+        let connections = Arc::new(Semaphore::new(self.shared.config.connections_max));
+        loop {
+            let Ok(handshake) = handshakes.clone().acquire_owned().await else { return };
+            let (tcp, source) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(err) => {
+                    tracing::warn!(err = %err, "cannot accept a connection");
+                    self.shared.clock.sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            match connections.clone().try_acquire_owned() {
+                Ok(slot) => self.take(tcp, source, Permits { handshake, slot }, close.clone()),
+                // Closed at once: a place in the queue would only be closed later.
+                Err(_) => self.shared.metrics.handshake("full"),
+            }
+        }
+    }
+
+    fn take(
+        &self,
+        tcp: tokio::net::TcpStream,
+        source: SocketAddr,
+        permits: Permits,
+        close: CancellationToken,
+    ) {
+        let shared = self.shared.clone();
+        self.supervisor.spawn(CONNECTION, |own| async move {
+            let Permits { handshake, slot } = permits;
+            // Both arms are cancel-safe: a connection that is dropped is closed.
+            tokio::select! {
+                () = connection::serve(shared, tcp, source.ip(), handshake, close) => {}
+                () = own.cancelled() => {}
+            }
+            drop(slot);
+            Ok::<_, Infallible>(())
+        });
+    }
+}
+
+/// What a connection holds: a place among those that shake hands, until it has; and a place among all.
+struct Permits {
+    handshake: OwnedSemaphorePermit,
+    slot: OwnedSemaphorePermit,
+}

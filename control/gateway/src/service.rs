@@ -1,0 +1,245 @@
+//! The three methods of `AgentGateway`, routed by path. Server stubs are not generated: paths and codecs are all there is.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request as HttpRequest, Response as HttpResponse};
+use hyper::body::Incoming;
+use kernel::BoxFuture;
+use kernel::ports::delivery::{DeliveryError, InboxAnswer, InboxKind, InboxRequest};
+use prost::Message;
+use tonic::body::Body;
+use tonic::codec::{BufferSettings, Codec};
+use tonic::metadata::MetadataValue;
+use tonic::server::{Grpc, StreamingService, UnaryService};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
+use wire::limits::{CSR_BYTES_MAX, FRAME_BYTES_MAX, SEALED_TOKEN_BYTES_MAX, TEXT_BYTES_MAX};
+use wire::paths;
+use wire::proto::agent::{GatewayFrame, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest};
+
+use crate::admission::jittered;
+use crate::connection::Conn;
+use crate::hub::Hub;
+use crate::server::Shared;
+use crate::session::{Peer, Session};
+use crate::stream::SessionStream;
+
+/// A join or a renewal, with its envelope. The inbox takes no more either.
+const CALL_BYTES_MAX: usize = 32 * 1024;
+/// A certificate chain and a trust bundle.
+const REPLY_BYTES_MAX: usize = 256 * 1024;
+const PROOF_BYTES_MAX: usize = 2048;
+/// How long a worker has: it signs a certificate and writes a few rows.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// When to come back where nothing better is known.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+/// Most frames are some hundred bytes, and a session holds one of these in each direction.
+const BUFFER_BYTES: usize = 1024;
+const YIELD_BYTES: usize = 16 * 1024;
+
+/// Answers one request of a connection.
+pub(crate) async fn answer(
+    shared: Arc<Shared>,
+    conn: Arc<Conn>,
+    request: HttpRequest<Incoming>,
+) -> HttpResponse<Body> {
+    let (small, large) = (Some(CALL_BYTES_MAX), Some(FRAME_BYTES_MAX));
+    match request.uri().path() {
+        paths::JOIN => {
+            let mut grpc = Grpc::new(SmallCodec::<JoinReply, JoinRequest>::default())
+                .apply_max_message_size_config(small, Some(REPLY_BYTES_MAX));
+            grpc.unary(Join(shared, conn), request).await
+        }
+        paths::RENEW => {
+            let mut grpc = Grpc::new(SmallCodec::<RenewReply, RenewRequest>::default())
+                .apply_max_message_size_config(small, Some(REPLY_BYTES_MAX));
+            grpc.unary(Renew(shared, conn), request).await
+        }
+        paths::SESSION => {
+            let mut grpc = Grpc::new(SmallCodec::<GatewayFrame, NodeFrame>::default())
+                .apply_max_message_size_config(large, large);
+            grpc.streaming(OpenSession(shared, conn), request).await
+        }
+        _ => Status::unimplemented("no such method").into_http(),
+    }
+}
+
+/// Not now: with the exact wait that a client honours (gRFC A6).
+pub(crate) fn busy(why: &'static str, wait: Duration) -> Status {
+    let mut status = Status::unavailable(why);
+    let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    status.metadata_mut().insert(paths::RETRY_PUSHBACK, MetadataValue::from(wait));
+    status
+}
+
+impl Shared {
+    /// The hub that serves now.
+    fn serving(&self) -> Result<Arc<Hub>, Status> {
+        self.hub()
+            .filter(|hub| !hub.is_over() && !hub.is_draining())
+            .ok_or_else(|| self.come_back("this gateway does not serve now"))
+    }
+
+    fn come_back(&self, why: &'static str) -> Status {
+        busy(why, jittered(BUSY_WAIT, &*self.rng))
+    }
+
+    fn unanswered(&self, doing: &'static str, err: &DeliveryError) -> Status {
+        tracing::warn!(doing, err = kit::chain(err), "call not answered");
+        self.come_back("the control plane does not answer now")
+    }
+
+    /// The certificate of the connection, when it still counts.
+    async fn counted_peer(&self, hub: &Hub, conn: &Conn) -> Result<Peer, Status> {
+        let Some(peer) = &conn.peer else {
+            return Err(Status::unauthenticated("this call needs the node's certificate"));
+        };
+        self.metrics.call("certificate_counts");
+        match hub.store.certificate_counts(&peer.cert_serial).await {
+            Ok(true) => Ok(peer.clone()),
+            Ok(false) => {
+                tracing::warn!(
+                    target: "security",
+                    node_id = %peer.node_id, cert_serial = %peer.cert_serial, source_ip = %conn.source,
+                    "a certificate that no longer counts was shown"
+                );
+                Err(Status::permission_denied("the certificate is revoked or unknown, or its node is"))
+            }
+            Err(err) => Err(self.unanswered("check a certificate", &err)),
+        }
+    }
+
+    /// Has a worker answer.
+    async fn ask<A: Message + Default>(
+        &self,
+        hub: &Hub,
+        conn: &Conn,
+        kind: InboxKind,
+        request: Vec<u8>,
+    ) -> Result<A, Status> {
+        let Ok(_permit) = self.asks.try_acquire() else {
+            return Err(self.come_back("too many joins and renewals at once"));
+        };
+        let peer_serial = conn.peer.as_ref().map(|peer| peer.cert_serial.clone());
+        let request = InboxRequest { kind, request, source_ip: conn.source.to_string(), peer_serial };
+        self.metrics.call("ask");
+        match hub.store.ask(hub.lease, request, PATIENCE).await {
+            Ok(InboxAnswer::Reply(reply)) => wire::decode("reply", &reply, REPLY_BYTES_MAX).map_err(|err| {
+                tracing::error!(kind = kind.name(), err = %err, "a worker's reply does not decode");
+                Status::internal("the control plane's answer cannot be read")
+            }),
+            Ok(InboxAnswer::Refused(why)) => Err(Status::permission_denied(why)),
+            Ok(InboxAnswer::TimedOut) => Err(self.come_back("no worker answered in time")),
+            Err(err) => Err(self.unanswered("ask a worker", &err)),
+        }
+    }
+}
+
+fn bound(holds: bool, what: &'static str) -> Result<(), Status> {
+    if holds { Ok(()) } else { Err(Status::invalid_argument(what)) }
+}
+
+struct Join(Arc<Shared>, Arc<Conn>);
+
+impl UnaryService<JoinRequest> for Join {
+    type Response = JoinReply;
+    type Future = BoxFuture<'static, Result<Response<JoinReply>, Status>>;
+
+    fn call(&mut self, request: Request<JoinRequest>) -> Self::Future {
+        let (shared, conn) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            let hub = shared.serving()?;
+            let request = request.into_inner();
+            if !shared.joins_by_source.admit(conn.source, shared.clock.monotonic()) {
+                return Err(shared.come_back("too many joins from this address"));
+            }
+            bound((1..=CSR_BYTES_MAX).contains(&request.csr_der.len()), "csr_der is 1 byte to 4 KiB")?;
+            bound(
+                (1..=SEALED_TOKEN_BYTES_MAX).contains(&request.sealed_token.len()),
+                "sealed_token is 1 byte to 8 KiB",
+            )?;
+            let texts = [&request.role, &request.hostname, &request.agent_version];
+            bound(
+                texts.iter().all(|text| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control)),
+                "role, hostname and agent_version are short texts",
+            )?;
+            bound(request.hardware_key.len() <= 64, "hardware_key is at most 64 bytes")?;
+            shared.ask(&hub, &conn, InboxKind::Join, request.encode_to_vec()).await.map(Response::new)
+        })
+    }
+}
+
+struct Renew(Arc<Shared>, Arc<Conn>);
+
+impl UnaryService<RenewRequest> for Renew {
+    type Response = RenewReply;
+    type Future = BoxFuture<'static, Result<Response<RenewReply>, Status>>;
+
+    fn call(&mut self, request: Request<RenewRequest>) -> Self::Future {
+        let (shared, conn) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            let hub = shared.serving()?;
+            let request = request.into_inner();
+            bound((1..=CSR_BYTES_MAX).contains(&request.csr_der.len()), "csr_der is 1 byte to 4 KiB")?;
+            bound((1..=PROOF_BYTES_MAX).contains(&request.proof.len()), "proof is 1 byte to 2 KiB")?;
+            shared.counted_peer(&hub, &conn).await?;
+            shared.ask(&hub, &conn, InboxKind::Renew, request.encode_to_vec()).await.map(Response::new)
+        })
+    }
+}
+
+struct OpenSession(Arc<Shared>, Arc<Conn>);
+
+impl StreamingService<NodeFrame> for OpenSession {
+    type Response = GatewayFrame;
+    type ResponseStream = SessionStream;
+    type Future = BoxFuture<'static, Result<Response<SessionStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<NodeFrame>>) -> Self::Future {
+        let (shared, conn) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            let hub = shared.serving()?;
+            if conn.peer.is_none() {
+                return Err(Status::unauthenticated("a session needs the node's certificate"));
+            }
+            if let Err(wait) = shared.admission.admit(shared.clock.monotonic(), &*shared.rng) {
+                return Err(busy("too many nodes connect at once", wait));
+            }
+            let peer = shared.counted_peer(&hub, &conn).await?;
+            let live = hub.enter(|now| Session::new(peer, now), conn.kill.clone());
+            conn.hold_session();
+            let stream = SessionStream::new(hub, live, request.into_inner(), shared.metrics.clone());
+            Ok(Response::new(stream))
+        })
+    }
+}
+
+/// The protobuf codec with buffers of a session's size.
+struct SmallCodec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for SmallCodec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> Codec for SmallCodec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = ProstDecoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstCodec::<T, U>::raw_encoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
+    }
+}

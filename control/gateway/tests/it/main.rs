@@ -1,0 +1,9 @@
+//! The gateway against real sockets and TLS, and both delivery stores against the rules they share.
+
+mod client;
+mod end_to_end;
+mod in_memory;
+mod lab;
+mod over_postgres;
+mod postgres;
+mod rights;
