@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS node_capacity (
   machine_memory_bytes bigint NOT NULL CHECK (machine_memory_bytes >= 0),
   -- Per NUMA node, before the reserve: id, cpus as a cpulist, memoryBytes, hugepages1Gi.
   topology      jsonb NOT NULL DEFAULT '[]',
+  -- What its daemon advertised when that was last looked at.
+  capabilities  text[] NOT NULL DEFAULT '{}',
   -- Goes up with every change of what the node offers or holds, under the lock of this row.
   version       bigint NOT NULL DEFAULT 1,
   -- The transaction of the last change. A reader that knows every change before the oldest transaction then running

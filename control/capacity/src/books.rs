@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A cache: the constraints of the database decide, and a stale picture costs a retry, never a double booking. A pick is
-//! booked here at once, so that two calls of one process do not want the same devices; it is confirmed by the version its
-//! transaction gave the node, or taken back by reading the node again.
+//! booked here at once, so that two calls of one process do not want the same devices, and stays pending until its
+//! transaction is over: a node that is read meanwhile has its pending picks booked on top again.
 //!
 //! A refresh asks for the nodes changed by transactions that were not over at the refresh before, which is a few rows,
 //! and reads only those whose version is news.
@@ -20,7 +20,7 @@ use std::time::Duration;
 use kit::Clock;
 use model::lifecycle::NodeState;
 use model::{NodeId, PoolId};
-use placer::{Claim, Hint, NoFit, NodeView, Placement, Policy, Snapshot, Verdict};
+use placer::{Booking, Claim, Hint, NoFit, NodeView, Placement, Policy, Snapshot, Verdict};
 use store::{RowExt, Store, StoreError};
 use uuid::Uuid;
 
@@ -42,9 +42,16 @@ struct Pool {
 struct Known {
     pool_id: Option<PoolId>,
     version: i64,
-    /// Rises when the node is read: a pick made before is not in the picture any more.
-    epoch: u64,
     machine: Machine,
+    /// Picks whose transactions are not over. As many as calls run at once on one node.
+    pending: Vec<Pending>,
+}
+
+struct Pending {
+    pick: u64,
+    booking: Booking,
+    /// Whether the picture has it beside what the rows say. It does not when a row was in its way, most likely its own.
+    applied: bool,
 }
 
 #[derive(Default)]
@@ -54,7 +61,7 @@ struct Pages {
     /// Every change of a transaction below this is in here.
     watermark: i64,
     full_at: Option<Duration>,
-    epoch: u64,
+    picks: u64,
 }
 
 pub(crate) struct Books {
@@ -63,11 +70,11 @@ pub(crate) struct Books {
     pages: Mutex<Pages>,
 }
 
-/// A placement that is booked in memory and nowhere else yet. Dropping it has the node read again.
+/// A placement that is booked in memory and nowhere else yet. Dropping it takes it back and has the node read again.
 pub(crate) struct Pick<'b> {
     books: &'b Books,
     pub placement: Placement,
-    epoch: u64,
+    pick: u64,
     confirmed: bool,
 }
 
@@ -139,11 +146,15 @@ impl Books {
     /// The best place for the claim, booked here.
     pub fn pick(&self, pool_id: PoolId, claim: &Claim) -> Option<Pick<'_>> {
         let mut pages = self.lock();
+        let pages = &mut *pages;
         let pool = pages.pools.get_mut(&pool_id)?;
         let placement = pool.snapshot.find(claim, pool.policy)?;
+        let known = pages.nodes.get_mut(&placement.booking.node)?;
         pool.snapshot.book(&placement.booking).ok()?;
-        let epoch = pages.nodes.get(&placement.booking.node)?.epoch;
-        Some(Pick { books: self, placement, epoch, confirmed: false })
+        pages.picks += 1;
+        let pick = pages.picks;
+        known.pending.push(Pending { pick, booking: placement.booking.clone(), applied: true });
+        Some(Pick { books: self, placement, pick, confirmed: false })
     }
 
     /// As [`Books::pick`], without booking.
@@ -200,27 +211,50 @@ impl Books {
 impl Pages {
     /// Puts a node that was read in its place, unless what is here is newer.
     fn take(&mut self, node: node::ReadNode) {
-        let before = self.nodes.get(&node.id);
-        if before.is_some_and(|known| known.version > node.version) {
+        let before = self.nodes.get_mut(&node.id);
+        if before.as_ref().is_some_and(|known| known.version > node.version) {
             return;
         }
-        if let Some(pool_id) = before.and_then(|known| known.pool_id)
-            && let Some(pool) = self.pools.get_mut(&pool_id)
-        {
+        let (left, mut pending) = match before {
+            Some(known) => (known.pool_id, std::mem::take(&mut known.pending)),
+            None => (None, Vec::new()),
+        };
+        if let Some(pool) = left.and_then(|pool_id| self.pools.get_mut(&pool_id)) {
             pool.snapshot.remove(node.id);
         }
-        self.epoch += 1;
-        let known =
-            Known { pool_id: node.pool_id, version: node.version, epoch: self.epoch, machine: node.machine };
-        self.nodes.insert(node.id, known);
-        let Some(pool_id) = node.pool_id else { return };
-        let pool = self.pools.entry(pool_id).or_default();
-        pool.policy = node.policy;
-        if matches!(node.view.standing.state, NodeState::Revoked | NodeState::Removed) {
-            return;
+        pending.iter_mut().for_each(|pending| pending.applied = false);
+        let (id, pool_id) = (node.id, node.pool_id);
+        if let Some(pool_id) = pool_id {
+            let pool = self.pools.entry(pool_id).or_default();
+            pool.policy = node.policy;
+            let gone = matches!(node.view.standing.state, NodeState::Revoked | NodeState::Removed);
+            match if gone { Ok(0) } else { pool.snapshot.upsert(node.view) } {
+                Ok(_) => {}
+                Err(err) => tracing::warn!(node_id = %id, err = %err, "node cannot be placed on"),
+            }
+            for pending in &mut pending {
+                pending.applied = pool.snapshot.book(&pending.booking).is_ok();
+            }
         }
-        if let Err(err) = pool.snapshot.upsert(node.view) {
-            tracing::warn!(node_id = %node.id, err = %err, "node cannot be placed on");
+        let known = Known { pool_id, version: node.version, machine: node.machine, pending };
+        self.nodes.insert(id, known);
+    }
+
+    /// Takes a pick off its node's list; whether the picture still has it beside the rows.
+    fn settle(&mut self, node_id: NodeId, pick: u64) -> Option<(&mut Known, bool)> {
+        let known = self.nodes.get_mut(&node_id)?;
+        let at = known.pending.iter().position(|pending| pending.pick == pick)?;
+        let applied = known.pending.swap_remove(at).applied;
+        Some((known, applied))
+    }
+
+    fn unbook(&mut self, booking: &Booking) {
+        let pool_id = self.nodes.get(&booking.node).and_then(|known| known.pool_id);
+        if let Some(pool) = pool_id.and_then(|pool_id| self.pools.get_mut(&pool_id)) {
+            // Where it cannot be taken back the node is read again before the next decision on it.
+            if let Err(err) = pool.snapshot.release(booking) {
+                tracing::debug!(err = %err, "pick could not be taken back");
+            }
         }
     }
 }
@@ -229,12 +263,18 @@ impl Pick<'_> {
     /// The transaction that booked it committed, and gave the node this version.
     pub fn confirm(mut self, version: i64) {
         self.confirmed = true;
+        let booking = &self.placement.booking;
         let mut pages = self.books.lock();
-        let Some(known) = pages.nodes.get_mut(&self.placement.booking.node) else { return };
-        // Another transaction's change lies between, or the node was read since: only reading tells.
-        if known.epoch == self.epoch && known.version + 1 == version {
+        let Some((known, applied)) = pages.settle(booking.node, self.pick) else { return };
+        if known.version >= version {
+            // The node was read since and its rows have it.
+            if applied {
+                pages.unbook(booking);
+            }
+        } else if applied && known.version + 1 == version {
             known.version = version;
-        } else if known.version < version {
+        } else {
+            // Another transaction's change lies between: only reading tells.
             known.version = STALE;
         }
     }
@@ -245,14 +285,12 @@ impl Drop for Pick<'_> {
         if self.confirmed {
             return;
         }
-        let node_id = self.placement.booking.node;
+        let booking = &self.placement.booking;
         let mut pages = self.books.lock();
-        let Some(known) = pages.nodes.get_mut(&node_id) else { return };
+        let Some((known, applied)) = pages.settle(booking.node, self.pick) else { return };
         known.version = STALE;
-        let (same, pool_id) = (known.epoch == self.epoch, known.pool_id);
-        if let Some(pool) = pool_id.filter(|_| same).and_then(|pool_id| pages.pools.get_mut(&pool_id)) {
-            // It is read again before the next decision either way.
-            let _ = pool.snapshot.release(&self.placement.booking);
+        if applied {
+            pages.unbook(booking);
         }
     }
 }

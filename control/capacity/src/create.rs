@@ -14,7 +14,7 @@ use kernel::idempotency::Key;
 use kernel::module::wake_in;
 use kernel::{ApiError, Call, Fault, ResultExt};
 use model::lifecycle::{ReservationEvent, ReservationState};
-use model::{ReservationId, TenantId, Timestamp};
+use model::{ErrorCode, ReservationId, TenantId, Timestamp};
 use placer::{Claim, Placement};
 use serde_json::json;
 use store::Op;
@@ -146,6 +146,10 @@ pub(crate) fn end_within(
     Ok(end)
 }
 
+fn unavailable(message: &str) -> ApiError {
+    ApiError { retry_after: Some(1), ..ApiError::new(ErrorCode::Unavailable, message) }
+}
+
 enum Admitted {
     Mine,
     /// A call at the same time under the same key was first, and made this.
@@ -223,7 +227,7 @@ impl Capacity {
             let (placement, reason) = (pick.as_ref().map(|pick| &pick.placement), reason.as_str());
             let done = call
                 .tx(self.store(), RESERVATION_ADMIT, |tx| {
-                    Box::pin(self.admit_in(tx, placing, subject, key, placement, reason))
+                    Box::pin(self.admit_in(tx, placing, key, placement, reason))
                 })
                 .await;
             match done {
@@ -235,6 +239,8 @@ impl Capacity {
                 }
                 Err(Stop::Earlier(made)) => return Ok(Admitted::Earlier(made)),
                 Err(Stop::Fault(fault)) => return Err(fault),
+                // The sweep took it for one that a crash left.
+                Err(Stop::Gone) => return Err(unavailable("the decision took too long: try again").into()),
                 Err(Stop::OverQuota) => {
                     let wanted = match placement {
                         Some(placement) => quota_placed(&subject.ask, placement),
@@ -249,43 +255,37 @@ impl Capacity {
             drop(pick);
             self.look_again(tried).await?;
         }
-        Err(ApiError::new(model::ErrorCode::Unavailable, "too many admissions at once: try again").into())
+        Err(unavailable("too many admissions at once: try again").into())
     }
 
     async fn admit_in(
         &self,
         tx: &mut store::Tx<'_>,
         placing: &Placing,
-        subject: &Subject,
         key: Option<&Key>,
         placement: Option<&Placement>,
         reason: &str,
     ) -> Result<Option<i64>, Stop> {
-        step(ReservationState::Draft, ReservationEvent::Admitted)?;
-        if tx.execute(&sql::RESERVATION_ADMIT, &[&placing.id.uuid(), &reason]).await? == 0 {
-            // The sweep took it for one that a crash left: the decision came too late to count.
-            let late = ApiError::new(model::ErrorCode::Unavailable, "the decision took too long: try again");
-            return Err(Stop::Fault(late.into()));
-        }
         if let Some(key) = key
             && let Some(made) = key.claim(tx, &placing.id.to_string()).await?
         {
             return Err(Stop::Earlier(made));
         }
-        self.hold_quota(tx, placing, &placing.ask.quota_asked()).await?;
-        let ask = &placing.ask;
-        let data = json!({
-            "state": ReservationState::Scheduling.name(), "poolId": placing.pool_id.to_string(),
-            "gpus": ask.gpus, "reason": reason,
-        });
-        self.tell(tx, EventKind::ReservationScheduling, placing.id, subject.tenant_id, data).await?;
-        match placement {
-            Some(placement) => self.book(tx, placing, placement).await.map(Some),
-            None => {
-                wake_in(tx, PLACE_QUEUE, &pool_key(placing.pool_id), FIRST_LOOK).await?;
-                Ok(None)
+        let Some(placement) = placement else {
+            let state = step(ReservationState::Draft, ReservationEvent::Admitted)?;
+            if tx.execute(&sql::RESERVATION_ADMIT, &[&placing.id.uuid(), &reason]).await? == 0 {
+                return Err(Stop::Gone);
             }
-        }
+            self.hold_quota(tx, placing, &placing.ask.quota_asked()).await?;
+            let data = json!({
+                "state": state.name(), "poolId": placing.pool_id.to_string(), "gpus": placing.ask.gpus, "reason": reason,
+            });
+            self.tell(tx, EventKind::ReservationScheduling, placing.id, placing.tenant_id, data).await?;
+            wake_in(tx, PLACE_QUEUE, &pool_key(placing.pool_id), FIRST_LOOK).await?;
+            return Ok(None);
+        };
+        self.hold_quota(tx, placing, &quota_placed(&placing.ask, placement)).await?;
+        self.book(tx, placing, ReservationState::Draft, placement).await.map(Some)
     }
 
     /// What a reservation that fits nowhere now is told; CAPACITY_UNAVAILABLE when it never could fit.

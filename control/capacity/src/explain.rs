@@ -297,7 +297,7 @@ fn groups(judged: &[Judged]) -> Vec<VerdictGroup> {
             None => groups.push(VerdictGroup { nodes: 1, verdict: Word(verdict), reason }),
         }
     }
-    groups.sort_by(|a, b| b.nodes.cmp(&a.nodes));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.nodes));
     groups
 }
 

@@ -33,6 +33,7 @@ struct Offer {
     machine_cpu_millis: u64,
     machine_memory_bytes: u64,
     topology: Vec<NumaRow>,
+    capabilities: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +47,7 @@ struct Atom {
     reason: String,
 }
 
-fn offer(inventory: &NodeInventory, reserve: &Reserve) -> Offer {
+fn offer(inventory: &NodeInventory, reserve: &Reserve, capabilities: Vec<String>) -> Offer {
     let cpus = inventory.cpu.online.as_ref().map(|online| online.count() as u64);
     let cpus = cpus.or(inventory.cpu.threads.map(u64::from)).unwrap_or(0);
     let pools = &inventory.memory.huge_pages;
@@ -63,6 +64,7 @@ fn offer(inventory: &NodeInventory, reserve: &Reserve) -> Offer {
         machine_cpu_millis,
         machine_memory_bytes,
         topology: topology(inventory),
+        capabilities,
     }
 }
 
@@ -142,6 +144,7 @@ fn offer_of(row: &Row) -> Offer {
         machine_memory_bytes: amount("machine_memory_bytes"),
         // One that does not decode is written anew.
         topology: serde_json::from_value(row.get::<_, Value>("topology")).unwrap_or_default(),
+        capabilities: row.get("capabilities"),
     }
 }
 
@@ -208,7 +211,9 @@ impl Capacity {
     ) -> Result<bool, Fault> {
         let Some(row) = tx.query_opt(&sql::POOL_POLICY, &[&pool_id.uuid()]).await? else { return Ok(false) };
         let reserve = Reserve::of(&policy_of(&row.get::<_, Value>("policy")));
-        let offer = offer(&facts.inventory, &reserve);
+        let capabilities = tx.query(&sql::NODE_CAPABILITIES, &[&facts.node_id.uuid()]).await?;
+        let capabilities = capabilities.iter().map(|row| row.get("name")).collect();
+        let offer = offer(&facts.inventory, &reserve, capabilities);
         if before.is_some_and(|(pool, was)| *pool == Some(pool_id) && *was == offer) {
             return Ok(false);
         }
@@ -225,6 +230,7 @@ impl Capacity {
                 &stored(offer.machine_cpu_millis),
                 &stored(offer.machine_memory_bytes),
                 &topology,
+                &offer.capabilities,
             ],
         )
         .await?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use store::{IsRetryable, Op, StoreError, Tx};
 
 use crate::quotas::is_over_quota;
-use crate::state::{Ask, StoredLimits, state_of, step, stored};
+use crate::state::{Ask, StoredLimits, step, stored};
 use crate::{Capacity, sql};
 
 const RESERVATION_PLACE: Op = Op::new("reservation_place");
@@ -33,6 +33,9 @@ pub(crate) enum Stop {
     /// A quota does not take it: which one, is asked afterwards.
     #[error("a quota is used up")]
     OverQuota,
+    /// The reservation is not in the state any more in which it was found.
+    #[error("the reservation moved on")]
+    Gone,
     /// A call at the same time under the same idempotency key was first, and made this.
     #[error("an earlier call made {0}")]
     Earlier(String),
@@ -58,7 +61,7 @@ impl From<StoreError> for Stop {
 impl IsRetryable for Stop {
     fn is_retryable(&self) -> bool {
         match self {
-            Stop::Taken | Stop::OverQuota | Stop::Earlier(_) => false,
+            Stop::Taken | Stop::OverQuota | Stop::Gone | Stop::Earlier(_) => false,
             Stop::Fault(fault) => fault.is_retryable(),
         }
     }
@@ -111,29 +114,46 @@ pub(crate) fn spec_key(node_id: NodeId) -> String {
 }
 
 impl Capacity {
-    /// Books a placement for a reservation that is scheduling, which the caller has locked. Gives the version that the
-    /// node's books have when this commits.
+    /// Books a placement for a reservation that the caller has locked in the state `from`: scheduling, or a draft that is
+    /// admitted with it. Gives the version that the node's books have when this commits.
+    ///
+    /// The node's books are opened last, since every other booking on the node waits while they are.
     pub(crate) async fn book(
         &self,
         tx: &mut Tx<'_>,
         placing: &Placing,
+        from: ReservationState,
         placement: &Placement,
     ) -> Result<i64, Stop> {
         let booking = &placement.booking;
         let (node_id, id) = (booking.node, placing.id);
-        if placing.ask.whole_node {
-            self.hold_quota(tx, placing, &quota_placed(&placing.ask, placement)).await?;
+        let admitted = match from {
+            ReservationState::Draft => step(from, ReservationEvent::Admitted)?,
+            ReservationState::Scheduling
+            | ReservationState::Placed
+            | ReservationState::Active
+            | ReservationState::Releasing
+            | ReservationState::Released
+            | ReservationState::Failed
+            | ReservationState::Expired => from,
+        };
+        let state = step(admitted, ReservationEvent::Placed)?;
+        if tx.execute(&sql::RESERVATION_PLACED, &[&id.uuid(), &from.name()]).await? == 0 {
+            return Err(Stop::Gone);
         }
-        let opened = tx.query_opt(&sql::NODE_BOOKS_OPEN, &[&node_id.uuid(), &placing.pool_id.uuid()]).await?;
-        let version: i64 = opened.ok_or(Stop::Taken)?.get("version");
         let allocation_id: AllocationId = self.id();
         let atoms: Vec<&str> = booking.atoms.iter().map(|atom| atom.as_str()).collect();
+        let data = json!({
+            "state": state.name(), "poolId": placing.pool_id.to_string(), "nodeId": node_id.to_string(),
+            "allocationId": allocation_id.to_string(), "atoms": atoms,
+        });
+        self.tell(tx, EventKind::ReservationPlaced, id, placing.tenant_id, data).await?;
         let limits = limits_of(&placing.ask, placement);
         let limits: Option<Value> =
             limits.map(|limits| serde_json::to_value(limits).expect("limits hold nothing that JSON cannot"));
         let mems: Vec<i32> = booking.mems.iter().map(|mem| i32::from(*mem)).collect();
-        let row = tx
-            .query_one(
+        let written = tx
+            .query_opt(
                 &sql::ALLOCATION_BOOK,
                 &[
                     &allocation_id.uuid(),
@@ -146,25 +166,16 @@ impl Capacity {
                     &stored(booking.hugepages_1gi),
                     &mems,
                     &booking.whole_node,
+                    &placing.pool_id.uuid(),
                 ],
             )
-            .await?;
-        if row.get::<_, i64>("booked") != atoms.len() as i64 {
+            .await?
+            .ok_or(Stop::Taken)?;
+        if written.get::<_, i64>("booked") != atoms.len() as i64 {
             return Err(Stop::Taken);
         }
-        step(ReservationState::Scheduling, ReservationEvent::Placed)?;
-        if tx.execute(&sql::RESERVATION_PLACED, &[&id.uuid()]).await? == 0 {
-            return Err(Stop::Fault(
-                StoreError::decode("reservation_placed", "a reservation that is not scheduling").into(),
-            ));
-        }
-        let data = json!({
-            "state": ReservationState::Placed.name(), "poolId": placing.pool_id.to_string(),
-            "nodeId": node_id.to_string(), "allocationId": allocation_id.to_string(), "atoms": atoms,
-        });
-        self.tell(tx, EventKind::ReservationPlaced, id, placing.tenant_id, data).await?;
         wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
-        Ok(version)
+        Ok(written.get("version"))
     }
 
     /// What the reservation counts for from now on.
@@ -190,22 +201,22 @@ impl Capacity {
                 .store()
                 .tx(RESERVATION_PLACE, |tx| {
                     Box::pin(async move {
-                        let row = tx.query_opt(&sql::RESERVATION_LOCK, &[&placing.id.uuid()]).await?;
-                        let state = row.map(|row| state_of(row.get("state"))).transpose()?;
-                        if state != Some(ReservationState::Scheduling) {
-                            return Ok(None);
+                        // The reservation before quotas and books, as everybody.
+                        tx.query_opt(&sql::RESERVATION_LOCK, &[&placing.id.uuid()]).await?;
+                        if placing.ask.whole_node {
+                            self.hold_quota(tx, placing, &quota_placed(&placing.ask, placement)).await?;
                         }
-                        self.book(tx, placing, placement).await.map(Some)
+                        self.book(tx, placing, ReservationState::Scheduling, placement).await
                     })
                 })
                 .await;
             match done {
-                Ok(Some(version)) => {
+                Ok(version) => {
                     pick.confirm(version);
                     return Ok(Attempt::Placed);
                 }
                 // Only an admission has a key to be late with.
-                Ok(None) | Err(Stop::Earlier(_)) => return Ok(Attempt::Gone),
+                Err(Stop::Gone | Stop::Earlier(_)) => return Ok(Attempt::Gone),
                 Err(Stop::OverQuota) => return Ok(Attempt::OverQuota),
                 Err(Stop::Fault(fault)) => return Err(fault),
                 Err(Stop::Taken) => drop(pick),

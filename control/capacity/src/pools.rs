@@ -174,7 +174,7 @@ pub(crate) async fn create(capacity: Capacity, call: Arc<Call>, request: CreateP
                 if let Some(key) = key
                     && let Some(made) = key.claim(tx, &pool_id.to_string()).await?
                 {
-                    return Ok(made.parse().doing("read what an idempotency key points at")?);
+                    return made.parse().doing("read what an idempotency key points at");
                 }
                 let values: [&(dyn store::Param + Sync); 5] =
                     [&pool_id.uuid(), &tenant_id.uuid(), &name, &class, policy];

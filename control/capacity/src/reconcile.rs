@@ -1,4 +1,7 @@
 //! Level-triggered passes: what waits is placed when there is room, what is over ends, what nobody admitted goes.
+//!
+//! There is no queue in the sense of a turn: a create that finds room takes it, past those that wait for more of it, and a
+//! small claim passes a large one. Whoever needs a large one to come next cordons for it.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! what a tenant is refused by; allocations, since a node holds until it says otherwise. Drafts are not: one that nobody
 //! admitted is deleted.
 //!
-//! Locks are taken in one order: reservation, idempotency key, quotas, the node's row in `node_capacity`, then what hangs
+//! Locks are taken in one order: reservation (a draft is nobody else's), quotas, the row in `node_capacity`, then what hangs
 //! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
 
 use store::{Sql, sql};
@@ -33,11 +33,12 @@ pub const RESERVATION_ADMIT: Sql = sql(
 );
 pub const RESERVATION_LOCK: Sql =
     sql("reservation_lock", "SELECT state FROM reservations WHERE reservation_id = $1 FOR NO KEY UPDATE");
+/// From the state it was found in, which is `draft` when it is placed as it is admitted.
 pub const RESERVATION_PLACED: Sql = sql(
     "reservation_placed",
     "UPDATE reservations SET state = 'placed', attempts = attempts + 1, waiting_reason = '',
        placed_at = compute_now(), updated_at = compute_now()
-     WHERE reservation_id = $1 AND state = 'scheduling'",
+     WHERE reservation_id = $1 AND state = $2 AND state IN ('draft', 'scheduling')",
 );
 pub const RESERVATION_ACTIVE: Sql = sql(
     "reservation_active",
@@ -177,30 +178,28 @@ pub const TENANT_GET: Sql =
 
 // Booking.
 
-/// The first write of a booking: whoever has this row's lock has the node's books. None when the node takes no work.
-pub const NODE_BOOKS_OPEN: Sql = sql(
-    "node_books_open",
-    "UPDATE node_capacity c SET updated_at = compute_now() FROM nodes n
-     WHERE c.node_id = $1 AND c.pool_id = $2 AND n.node_id = c.node_id AND n.state = 'ready'
-       AND n.cordoned_at IS NULL AND n.draining_at IS NULL AND n.quarantined_at IS NULL
-     RETURNING c.version",
-);
+/// Opens the node's books, which no other booking has open then, and writes in them. No row when the node takes no work.
 /// A device that is not healthy any more is not booked, and the count tells. A whole node comes with what is ill in it.
 pub const ALLOCATION_BOOK: Sql = sql(
     "allocation_book",
-    "WITH allocation AS (
+    "WITH opened AS (
+       UPDATE node_capacity c SET updated_at = compute_now() FROM nodes n
+       WHERE c.node_id = $3 AND c.pool_id = $11 AND n.node_id = c.node_id AND n.pool_id = c.pool_id
+         AND n.state = 'ready' AND n.cordoned_at IS NULL AND n.draining_at IS NULL AND n.quarantined_at IS NULL
+       RETURNING c.node_id, c.version
+     ), allocation AS (
        INSERT INTO allocations (allocation_id, reservation_id, node_id, state, atoms, limits)
-       VALUES ($1, $2, $3, 'placed', $4::text[], $5)
+       SELECT $1, $2, o.node_id, 'placed', $4::text[], $5 FROM opened o
      ), booked AS (
        INSERT INTO bookings (node_id, atom, allocation_id)
-       SELECT a.node_id, a.atom, $1 FROM atoms a
-       WHERE a.node_id = $3 AND a.atom = ANY($4::text[]) AND (a.health = 'healthy' OR $10::boolean)
+       SELECT a.node_id, a.atom, $1 FROM opened o JOIN atoms a ON a.node_id = o.node_id
+       WHERE a.atom = ANY($4::text[]) AND (a.health = 'healthy' OR $10::boolean)
        RETURNING 1
      ), host AS (
        INSERT INTO host_bookings (allocation_id, node_id, cpu_millis, memory_bytes, hugepages_1gi, mems, whole_node)
-       VALUES ($1, $3, $6, $7, $8, $9, $10)
+       SELECT $1, o.node_id, $6, $7, $8, $9, $10 FROM opened o
      )
-     SELECT count(*) AS booked FROM booked",
+     SELECT o.version, (SELECT count(*) FROM booked) AS booked FROM opened o",
 );
 pub const ALLOCATION_FIND: Sql =
     sql("allocation_find", "SELECT reservation_id, node_id FROM allocations WHERE allocation_id = $1");
@@ -253,22 +252,29 @@ pub const NODE_POOL_TENANT: Sql = sql(
 
 pub const CAPACITY_LOCK: Sql = sql(
     "node_capacity_lock",
-    "SELECT pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis, machine_memory_bytes, topology
+    "SELECT pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis, machine_memory_bytes, topology,
+       capabilities
      FROM node_capacity WHERE node_id = $1 FOR NO KEY UPDATE",
 );
 pub const CAPACITY_PUT: Sql = sql(
     "node_capacity_put",
     "INSERT INTO node_capacity (node_id, pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis,
-       machine_memory_bytes, topology)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+       machine_memory_bytes, topology, capabilities)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
      ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id, cpu_millis = excluded.cpu_millis,
        memory_bytes = excluded.memory_bytes, hugepages_1gi = excluded.hugepages_1gi,
        machine_cpu_millis = excluded.machine_cpu_millis, machine_memory_bytes = excluded.machine_memory_bytes,
-       topology = excluded.topology",
+       topology = excluded.topology, capabilities = excluded.capabilities",
 );
 pub const CAPACITY_TOUCH: Sql = sql(
     "node_capacity_touch",
-    "UPDATE node_capacity SET updated_at = compute_now() WHERE node_id = $1 RETURNING pool_id",
+    "UPDATE node_capacity c SET capabilities = coalesce(
+       (SELECT ARRAY(SELECT DISTINCT unnest(s.capabilities) AS name ORDER BY name) FROM node_status s WHERE s.node_id = $1), '{}')
+     WHERE c.node_id = $1 RETURNING c.pool_id",
+);
+pub const NODE_CAPABILITIES: Sql = sql(
+    "node_capabilities",
+    "SELECT DISTINCT unnest(capabilities) AS name FROM node_status WHERE node_id = $1 ORDER BY name",
 );
 pub const CAPACITY_LEAVE: Sql = sql(
     "node_capacity_leave",
@@ -319,7 +325,7 @@ pub const BOOKS_NODES: Sql = sql(
     "books_nodes",
     "SELECT c.node_id, c.pool_id, c.version, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.topology, p.policy,
        n.name, n.state, n.cordoned_at, n.cordoned_by, n.cordon_reason, n.draining_at, n.quarantined_at,
-       n.quarantine_reason, n.labels, s.capabilities,
+       n.quarantine_reason, n.labels, c.capabilities,
        (SELECT jsonb_agg(jsonb_build_object('atom', a.atom, 'model', a.model, 'memoryBytes', a.memory_bytes,
                  'numa', a.numa, 'index', a.device_index, 'island', a.island, 'health', a.health,
                  'reason', a.health_reason, 'booked', b.atom IS NOT NULL))
@@ -329,7 +335,7 @@ pub const BOOKS_NODES: Sql = sql(
                  'hugepages1Gi', h.hugepages_1gi, 'mems', h.mems, 'wholeNode', h.whole_node))
         FROM host_bookings h WHERE h.node_id = c.node_id) AS booked
      FROM node_capacity c JOIN nodes n ON n.node_id = c.node_id
-     LEFT JOIN node_status s ON s.node_id = c.node_id LEFT JOIN pools p ON p.pool_id = c.pool_id
+     LEFT JOIN pools p ON p.pool_id = c.pool_id
      WHERE c.node_id = ANY($1::uuid[]) ORDER BY c.node_id",
 );
 
@@ -409,7 +415,6 @@ pub const ALL: &[Sql] = &[
     QUOTA_GET,
     QUOTAS_LIST,
     TENANT_GET,
-    NODE_BOOKS_OPEN,
     ALLOCATION_BOOK,
     ALLOCATION_FIND,
     ALLOCATION_LOCK,
@@ -422,6 +427,7 @@ pub const ALL: &[Sql] = &[
     CAPACITY_LOCK,
     CAPACITY_PUT,
     CAPACITY_TOUCH,
+    NODE_CAPABILITIES,
     CAPACITY_LEAVE,
     CAPACITY_RESERVE,
     ATOMS_OF_NODE,

@@ -95,8 +95,8 @@ pub(super) fn read(row: &Row) -> Result<ReadNode, StoreError> {
     let id: NodeId = row.id("node_id");
     let name: String = row.get("name");
     let state = NodeState::parse(row.get("state")).ok_or_else(|| undecodable("state"))?;
-    let capabilities: Option<Vec<String>> = row.get("capabilities");
-    let labels = super::labels(&row.get::<_, Value>("labels"), &capabilities.unwrap_or_default());
+    let capabilities: Vec<String> = row.get("capabilities");
+    let labels = super::labels(&row.get::<_, Value>("labels"), &capabilities);
     let topology: Vec<NumaRow> = list(Some(row.get("topology")), "topology")?;
     let devices: Vec<DeviceRow> = list(row.get("devices"), "devices")?;
     let booked: Vec<HostRow> = list(row.get("booked"), "booked")?;

@@ -12,7 +12,7 @@ use kit::{OsRng, Rng, SystemClock};
 use model::unit::GIB;
 use model::{NodeId, PoolId, SiteId, TenantId, UserId};
 use serde_json::{Value, json};
-use store::{Op, StoreError};
+use store::Op;
 use testkit::TestDb;
 use wire::inventory::{CpuList, Gpu, NodeInventory, NumaNode};
 use wire::proto::agent::node_report::Report;
@@ -143,7 +143,7 @@ impl Cloud {
         let spec = self
             .db
             .store
-            .tx(OP, |tx| Box::pin(async move { Ok::<_, StoreError>(capacity.part(tx, node).await?) }))
+            .tx(OP, |tx| Box::pin(async move { capacity.part(tx, node).await }))
             .await
             .expect("the spec is read");
         spec.devices.unwrap_or_default()

@@ -50,7 +50,7 @@ async fn a_reservation_goes_from_placed_to_active_to_released_by_the_nodes_word(
     let kinds = "SELECT string_agg(kind, ' ' ORDER BY outbox_id) FROM outbox WHERE kind LIKE 'reservation.%'";
     assert_eq!(
         cloud.db.scalar_text(kinds).await,
-        "reservation.scheduling reservation.placed reservation.active reservation.releasing reservation.released"
+        "reservation.placed reservation.active reservation.releasing reservation.released"
     );
     cloud.assert_sound().await;
 }

@@ -1,10 +1,12 @@
 //! What nodes say and what is not believed.
 
+use kernel::ports::node::NodeObserver;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use wire::proto::agent::AllocationBound;
 use wire::proto::agent::node_report::Report;
 
-use crate::cloud::{Cloud, allocation_of, atoms_of, bound, facts, failed, id, node_of, released};
+use crate::cloud::{Cloud, OP, allocation_of, atoms_of, bound, facts, failed, id, node_of, released};
 
 #[tokio::test]
 async fn a_report_of_another_node_changes_nothing() {
@@ -190,4 +192,62 @@ async fn limits_go_only_to_nodes_that_enforce_them() {
         cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1, "binding": "kubernetes" })).await;
     assert_eq!(kubernetes.code(), "CAPACITY_UNAVAILABLE");
     assert_eq!(cloud.reserve(json!({ "gpus": 1 })).await["state"], "placed");
+}
+
+#[tokio::test]
+async fn a_capability_that_came_with_a_new_daemon_counts_from_the_next_facts_on() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let request = json!({ "pool": "gpu", "gpus": 1, "binding": "kubernetes" });
+    assert_eq!(cloud.call("reservations.create", request.clone()).await.code(), "CAPACITY_UNAVAILABLE");
+    cloud.db.batch("UPDATE node_status SET capabilities = '{binding.kubernetes,devices.limits}'").await;
+    cloud.facts(&facts(nodes[0], "node-0", Some((cloud.pool, cloud.root_tenant)))).await;
+    let placed = cloud.call("reservations.create", request).await.ok();
+    assert_eq!((&placed["state"], &placed["binding"]), (&json!("placed"), &json!("kubernetes")));
+}
+
+#[tokio::test]
+async fn an_active_hold_that_its_node_cannot_keep_is_placed_again() {
+    let (cloud, _) = Cloud::with_nodes(2).await;
+    let active = cloud.reserve(json!({ "gpus": 1 })).await;
+    let active = cloud.bind(&active).await;
+    cloud.report(node_of(&active), failed(&active, "device-missing")).await.unwrap();
+    cloud.place_waiting().await;
+    let again = cloud.get(&active).await;
+    assert_eq!(again["state"], "placed");
+    assert_ne!(node_of(&again), node_of(&active));
+    assert_eq!(cloud.bind(&again).await["state"], "active");
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_is_still_on_a_node_is_told_before_the_node_goes() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 1 })).await;
+    let capacity = &cloud.capacity;
+    let node = nodes[0];
+    let holds =
+        cloud.db.store.tx(OP, |tx| Box::pin(async move { capacity.holds(tx, node).await })).await.unwrap();
+    assert_eq!(holds, [format!("reservation {} (placed)", placed["id"].as_str().unwrap())]);
+}
+
+#[tokio::test]
+async fn a_booking_of_ones_own_is_not_read_back() {
+    let (cloud, _) = Cloud::with_nodes(3).await;
+    let mut registry = Registry::default();
+    cloud.db.store.register_metrics(&mut registry);
+    let reads = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let line = text.lines().find(|line| line.contains("_count") && line.contains("\"books_nodes\""));
+        line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+    };
+    for _ in 0..10 {
+        assert_eq!(cloud.reserve(json!({ "gpus": 1 })).await["state"], "placed");
+    }
+    assert_eq!(reads(), 1, "the nodes are read once");
+    let other = cloud.reserve(json!({ "gpus": 1 })).await;
+    cloud.call("reservations.release", json!({ "id": other["id"] })).await.ok();
+    cloud.confirm_released(&other).await;
+    cloud.reserve(json!({ "gpus": 1 })).await;
+    assert_eq!(reads(), 2, "what was given back is read");
 }
