@@ -47,7 +47,8 @@ impl Fleet {
     ) -> Result<(), Fault> {
         let kind = wire::command::payload_kind(&command.payload);
         let policy = kind.policy();
-        let waiting = tx.query_one(&sql::COMMANDS_WAITING, &[&command.node_id.uuid(), &WAITING_MAX]).await?;
+        let waiting =
+            tx.query_one(&sql::COMMANDS_PENDING_COUNT, &[&command.node_id.uuid(), &WAITING_MAX]).await?;
         if waiting.get::<_, i64>("waiting") >= WAITING_MAX {
             let message = format!(
                 "node {} has {WAITING_MAX} commands waiting: let it take some, or cancel some",

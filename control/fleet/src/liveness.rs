@@ -7,6 +7,7 @@ use kernel::module::{Pass, PassOutcome};
 use kernel::{BoxFuture, Fault};
 use model::NodeId;
 use model::lifecycle::{NodeEvent, NodeState};
+use serde_json::{Value, json};
 use store::{Op, Param, RowExt, Sql, Tx};
 use uuid::Uuid;
 
@@ -107,6 +108,17 @@ impl Fleet {
         node_id: NodeId,
         event: NodeEvent,
     ) -> Result<(), Fault> {
+        self.move_node_by(tx, node_id, event, json!({})).await
+    }
+
+    /// The same with what its mover says of it, for the event.
+    pub(crate) async fn move_node_by(
+        &self,
+        tx: &mut Tx<'_>,
+        node_id: NodeId,
+        event: NodeEvent,
+        mut said: Value,
+    ) -> Result<(), Fault> {
         let Some(row) = tx.query_opt(&sql::NODE_LOCK, &[&node_id.uuid()]).await? else { return Ok(()) };
         let Some(state) = NodeState::parse(row.get("state")) else { return Ok(()) };
         // Another process may have moved it since the list was read.
@@ -119,7 +131,8 @@ impl Fleet {
             tx.execute(&sql::NODE_SESSION_GOOD_RESET, &[&node_id.uuid()]).await?;
         }
         if let Some(kind) = news(event) {
-            self.emit(tx, kind, node_id, serde_json::json!({ "state": next.name() })).await?;
+            said["state"] = next.name().into();
+            self.emit(tx, kind, node_id, said).await?;
         }
         self.publish_schedulable(tx, node_id).await
     }

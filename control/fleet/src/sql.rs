@@ -61,8 +61,8 @@ pub const COMMAND_INSERT: Sql = sql(
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 );
 /// At most $2 are counted.
-pub const COMMANDS_WAITING: Sql = sql(
-    "commands_waiting",
+pub const COMMANDS_PENDING_COUNT: Sql = sql(
+    "commands_pending_count",
     "SELECT count(*) AS waiting FROM (
        SELECT 1 FROM commands WHERE node_id = $1 AND state = 'pending' LIMIT $2) w",
 );
@@ -366,7 +366,7 @@ pub const STATEMENTS: &[Sql] = &[
     NODE_STATE_PUT,
     NODE_ACCEPTANCE_PUT,
     COMMAND_INSERT,
-    COMMANDS_WAITING,
+    COMMANDS_PENDING_COUNT,
     COMMANDS_EXPIRE,
     COMMANDS_TIME_OUT,
     COMMANDS_SETTLED,

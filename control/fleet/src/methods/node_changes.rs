@@ -173,12 +173,13 @@ async fn revoke(fleet: Fleet, call: Arc<Call>, request: api_nodes::RevokeNode) -
         &holds,
     )?;
     let reason = request.reason.map_or_else(String::new, api::Text::into_string);
-    let (fleet_ref, reason) = (&fleet, &reason);
+    let (fleet_ref, reason, by) = (&fleet, &reason, call.principal.name.as_str());
     call.tx(fleet_ref.store(), REVOKE, |tx| {
         Box::pin(async move {
             tx.execute(&sql::NODE_REVOKE, &[&node_id.uuid(), reason]).await?;
             tx.execute(&sql::NODE_CERTS_REVOKE, &[&node_id.uuid()]).await?;
-            fleet_ref.move_node(tx, node_id, NodeEvent::Revoked).await?;
+            let said = json!({ "reason": reason, "by": by });
+            fleet_ref.move_node_by(tx, node_id, NodeEvent::Revoked, said).await?;
             tx.notify(DELIVERY_CHANNEL, node_key(node_id));
             Ok::<_, Fault>(())
         })
@@ -211,7 +212,7 @@ async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -
         }
     }
     confirmed(&seen, request.confirm.as_ref(), "removing it closes its record", &holds)?;
-    let fleet_ref = &fleet;
+    let (fleet_ref, by) = (&fleet, call.principal.name.as_str());
     call.tx(fleet_ref.store(), REMOVE, |tx| {
         Box::pin(async move {
             // Asked again under the lock: something may have been placed since.
@@ -220,7 +221,7 @@ async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -
                 let message = format!("{} things are still on the node: {}", holds.len(), holds.join(", "));
                 return Err(ApiError::conflict(message).detail("holds", holds).into());
             }
-            fleet_ref.move_node(tx, node_id, NodeEvent::Removed).await?;
+            fleet_ref.move_node_by(tx, node_id, NodeEvent::Removed, json!({ "by": by })).await?;
             tx.execute(&sql::NODE_REMOVE, &[&node_id.uuid()]).await?;
             fleet_ref.publish_facts(tx, node_id).await
         })

@@ -2,7 +2,8 @@
 
 use store::{Sql, sql};
 
-pub const ROOT_TENANT: Sql = sql("root_tenant", "SELECT tenant_id FROM tenants WHERE parent_id IS NULL");
+pub const ROOT_TENANT: Sql =
+    sql("fleet_root_tenant", "SELECT tenant_id FROM tenants WHERE parent_id IS NULL");
 
 pub const SITE_INSERT: Sql = sql("site_insert", "INSERT INTO sites (site_id, name) VALUES ($1, $2)");
 pub const SITE_BY_ID: Sql = sql("site_by_id", "SELECT site_id FROM sites WHERE site_id = $1");

@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use pki::{OsEntropy, Purpose, SigningKey};
 use prost::Message;
 use wire::proto::agent::NodeReport;
@@ -119,4 +121,41 @@ async fn conditions_that_come_and_go_are_told() {
     let told = world.events("node.condition").await;
     let one = serde_json::json!([{ "kind": "GpuHot", "device": "GPU-1" }]);
     assert_eq!(told, [serde_json::json!({ "raised": one }), serde_json::json!({ "cleared": one })]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadlock_in_an_observer_costs_no_report() {
+    let world = world().await;
+    let machine = world.ready("gpu-1").await;
+    world.listener.deadlocks.store(2, Ordering::SeqCst);
+    machine.report(&world, 1, bound("a")).await;
+    world.fleet.observe(machine.node_id()).await.unwrap();
+    let heard = world.heard("listener").await;
+    assert_eq!(heard.iter().filter(|what| *what == "bound a").count(), 1);
+    assert!(world.events("node.report-failed").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_that_fails_on_the_facts_does_not_hold_up_the_reports() {
+    let world = world().await;
+    let machine = world.ready("gpu-1").await;
+    world.listener.facts_fail.store(true, Ordering::SeqCst);
+    machine.report(&world, 1, bound("a")).await;
+    assert!(world.fleet.observe(machine.node_id()).await.is_err(), "the facts are tried again");
+    assert!(world.heard("listener").await.contains(&"bound a".to_owned()));
+    assert_eq!(world.count("SELECT count(*) FROM node_events WHERE handled_at IS NULL").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_on_one_node_handle_each_report_once() {
+    let world = world().await;
+    let machine = world.ready("gpu-1").await;
+    for seq in 1..=20 {
+        machine.report(&world, seq, bound(&seq.to_string())).await;
+    }
+    let node_id = machine.node_id();
+    let (one, two) = tokio::join!(world.fleet.observe(node_id), world.fleet.observe(node_id));
+    assert!(one.is_ok() && two.is_ok());
+    let heard = world.heard("listener").await;
+    assert_eq!(heard.iter().filter(|what| what.starts_with("bound")).count(), 20);
 }

@@ -127,3 +127,23 @@ async fn a_fresh_node_gets_its_spec_bound_to_its_question() {
     world.run("UPDATE nodes SET quarantined_at = compute_now()", &[]).await;
     assert!(world.ask("fresh", &asked.encode_to_vec(), None).await.is_err(), "quarantined");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revocation_leaves_no_certificate_that_a_renewal_slips_past_it() {
+    let world = world().await;
+    for _ in 0..8 {
+        let machine = world.joined("gpu-1", TokenIs::default()).await;
+        let node = machine.node_id().uuid();
+        let (_, csr) = next();
+        let request = machine.renewal(&world, &csr);
+        let revoke = async {
+            let api = crate::methods::Api::new(&world);
+            let name: String = world.row("SELECT name FROM nodes WHERE node_id = $1", &[&node]).await.get(0);
+            api.ok("nodes.revoke", serde_json::json!({ "node": name, "confirm": name })).await;
+        };
+        let _ = tokio::join!(renew(&world, &machine, &request), revoke);
+        let left =
+            world.rows("SELECT 1 FROM node_certs WHERE node_id = $1 AND revoked_at IS NULL", &[&node]).await;
+        assert!(left.is_empty());
+    }
+}

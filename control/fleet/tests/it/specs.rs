@@ -162,3 +162,13 @@ async fn a_confirmed_restore_brings_every_spec_under_its_epoch() {
         Assembled::Unchanged { generation: 2 }
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spec_that_no_session_could_carry_is_not_stored() {
+    let world = world().await;
+    let machine = world.ready("gpu-1").await;
+    hold(&world, &"a".repeat(wire::limits::SPEC_BODY_BYTES_MAX));
+    let fault = world.fleet.assemble(machine.node_id()).await.unwrap_err();
+    assert!(kit::chain(&fault).contains("may be sent"), "{}", kit::chain(&fault));
+    assert_eq!(world.count("SELECT generation FROM nodes").await, 0);
+}

@@ -1,6 +1,7 @@
 //! A deployment with its keys, one site, one GPU pool, and a clock that the test moves.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -54,12 +55,22 @@ pub struct Listener {
     pub name: &'static str,
     /// Fails on each report, after it has written.
     pub fails: bool,
+    /// Reports that fail as in a deadlock, before they go well.
+    pub deadlocks: AtomicU32,
+    /// Fails on the facts.
+    pub facts_fail: AtomicBool,
     pub on_node: Mutex<Vec<String>>,
 }
 
 impl Listener {
     pub fn new(name: &'static str, fails: bool) -> Arc<Self> {
-        Arc::new(Self { name, fails, on_node: Mutex::default() })
+        Arc::new(Self {
+            name,
+            fails,
+            deadlocks: AtomicU32::default(),
+            facts_fail: AtomicBool::default(),
+            on_node: Mutex::default(),
+        })
     }
 
     async fn write(&self, tx: &mut Tx<'_>, what: String) -> Result<(), Fault> {
@@ -79,7 +90,12 @@ impl NodeObserver for Listener {
         tx: &'a mut Tx<'_>,
         facts: &'a NodeFacts,
     ) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.write(tx, format!("facts pool={}", facts.pool.is_some())))
+        Box::pin(async move {
+            if self.facts_fail.load(Ordering::SeqCst) {
+                return Err(kernel::ApiError::conflict("the facts are odd").into());
+            }
+            self.write(tx, format!("facts pool={}", facts.pool.is_some())).await
+        })
     }
 
     fn schedulable_changed<'a>(&'a self, tx: &'a mut Tx<'_>, _: NodeId) -> BoxFuture<'a, Result<(), Fault>> {
@@ -95,6 +111,10 @@ impl NodeObserver for Listener {
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
             self.write(tx, crate::machine::told(report)).await?;
+            if self.deadlocks.load(Ordering::SeqCst) > 0 {
+                self.deadlocks.fetch_sub(1, Ordering::SeqCst);
+                tx.execute(&sql("deadlock", "DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"), &[]).await?;
+            }
             if self.fails {
                 // As the database refuses, which leaves the savepoint failed.
                 tx.execute(&sql("refused", "INSERT INTO heard (listener, what) VALUES (NULL, NULL)"), &[])
@@ -352,6 +372,8 @@ impl World {
 
     /// A machine that joined, and in the pool when the token says so.
     pub async fn joined(&self, hostname: &str, is: TokenIs) -> Machine {
+        // Ids are ordered by the millisecond, and so are lists.
+        self.clock.advance(Duration::from_millis(1));
         let mut machine = Machine::new(hostname);
         let token = self.token(is).await;
         let outcome = self.join(&machine, &token).await.unwrap();

@@ -173,7 +173,8 @@ async fn a_node_goes_only_when_it_is_named_and_holds_nothing() {
         );
     }
     assert_eq!(world.count("SELECT count(*) FROM node_certs WHERE revoked_at IS NULL").await, 0);
-    assert_eq!(world.events("node.revoked").await.len(), 1);
+    let told = json!({ "state": "revoked", "reason": "stolen", "by": "tester" });
+    assert_eq!(world.events("node.revoked").await, [told]);
     assert_eq!(api.call("nodes.cordon", json!({ "node": "gpu-1" })).await.code(), "INVALID_STATE");
 
     world.listener.on_node.lock().unwrap().push("reservation/rsv_1".to_owned());
