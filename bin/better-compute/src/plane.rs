@@ -75,27 +75,24 @@ pub struct Plane {
 /// Starts the roles under `supervisor`, and returns when they take work.
 pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<Plane> {
     let store = config.store.clone();
-    watch_record(&config, supervisor).await?;
+    let serving = match config.roles.signs() {
+        true => Some(modules(&config)?),
+        false => None,
+    };
+    if let Some((_, fleet)) = &serving {
+        fleet.claim_database().await.map_err(fault).context("claim the database")?;
+        watch_record(&config, supervisor).await?;
+        fleet.publish_trust().await.map_err(fault).context("publish the trust bundle")?;
+    }
     let gateway = match config.roles.gateway {
         true => Some(start_gateway(&config, supervisor).await?),
         false => None,
     };
     let gateway_url =
         config.gateway_url.clone().or_else(|| gateway.map(|address| format!("https://{address}")));
-    if !config.roles.signs() {
+    let Some((capacity, fleet)) = serving else {
         return Ok(Plane { api: None, gateway });
-    }
-    let keys: FleetKeys = config.keys.worker().context("the worker keys")?;
-    let capacity = Capacity::new(store.clone(), config.clock.clone(), config.rng.clone());
-    let fleet = Fleet::new(
-        store.clone(),
-        Some(keys),
-        vec![Arc::new(capacity.clone())],
-        vec![Arc::new(capacity.clone())],
-        config.clock.clone(),
-        config.rng.clone(),
-    );
-    fleet.publish_trust().await.map_err(fault).context("publish the trust bundle")?;
+    };
     let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
     let ledger = Ledger::new(store.clone());
     let running =
@@ -133,6 +130,20 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         }
     };
     Ok(Plane { api, gateway })
+}
+
+fn modules(config: &PlaneConfig) -> anyhow::Result<(Capacity, Fleet)> {
+    let keys: FleetKeys = config.keys.worker().context("the worker keys")?;
+    let capacity = Capacity::new(config.store.clone(), config.clock.clone(), config.rng.clone());
+    let fleet = Fleet::new(
+        config.store.clone(),
+        Some(keys),
+        vec![Arc::new(capacity.clone())],
+        vec![Arc::new(capacity.clone())],
+        config.clock.clone(),
+        config.rng.clone(),
+    );
+    Ok((capacity, fleet))
 }
 
 async fn start_gateway(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<SocketAddr> {
@@ -187,9 +198,6 @@ fn discovery(keys: &KeyFolder, gateway_url: Option<&str>) -> anyhow::Result<serd
 
 /// Compares at the start, before anything acts, and then by period.
 async fn watch_record(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<()> {
-    if !config.roles.signs() {
-        return Ok(());
-    }
     let (store, dir) = (config.store.clone(), config.record_dir.clone());
     if let RestoreVerdict::Suspected { why } = restore::check(&store, &dir).await? {
         eprintln!("observe-only: {why}");

@@ -9,6 +9,7 @@ use store::{Op, RowExt, Tx};
 use crate::core::Fleet;
 use crate::sql;
 
+const CLAIM: Op = Op::new("trust_claim");
 const PUBLISH: Op = Op::new("trust_publish");
 
 /// Why this process's keys do not fit the database.
@@ -21,8 +22,26 @@ pub enum TrustError {
 }
 
 impl Fleet {
-    /// Publishes this process's trust bundle when its content is news, under the next version. A database without any bundle takes the
-    /// deployment's id from the keys. Returns the current version.
+    /// Gives a database that nobody has served yet the keys' deployment id, and refuses one of another deployment. Comes before the
+    /// database is held against the record kept outside it, which remembers the id.
+    pub async fn claim_database(&self) -> Result<(), Fault> {
+        self.store().tx(CLAIM, |tx| Box::pin(self.claim_database_in(tx))).await
+    }
+
+    async fn claim_database_in(&self, tx: &mut Tx<'_>) -> Result<(), Fault> {
+        let keys = self.keys()?;
+        let database: DeploymentId = tx.query_one(&sql::DEPLOYMENT_LOCK, &[]).await?.id("deployment_id");
+        if tx.query_opt(&sql::TRUST_BUNDLE, &[]).await?.is_none() {
+            tx.execute(&sql::DEPLOYMENT_ID_PUT, &[&keys.deployment_id.uuid()]).await?;
+        } else if database != keys.deployment_id {
+            return Err(TrustError::OtherDeployment { keys: keys.deployment_id, database })
+                .doing("claim the database");
+        }
+        Ok(())
+    }
+
+    /// Publishes this process's trust bundle when its content is news, under the next version, on a database claimed for it.
+    /// Returns the current version.
     pub async fn publish_trust(&self) -> Result<u64, Fault> {
         self.store().tx(PUBLISH, |tx| Box::pin(self.publish_trust_in(tx))).await
     }
@@ -30,14 +49,8 @@ impl Fleet {
     pub(crate) async fn publish_trust_in(&self, tx: &mut Tx<'_>) -> Result<u64, Fault> {
         let keys = self.keys()?;
         let deployment = tx.query_one(&sql::DEPLOYMENT_LOCK, &[]).await?;
-        let database: DeploymentId = deployment.id("deployment_id");
+        self.claim_database_in(tx).await?;
         let stored = tx.query_opt(&sql::TRUST_BUNDLE, &[]).await?;
-        if stored.is_none() {
-            tx.execute(&sql::DEPLOYMENT_ID_PUT, &[&keys.deployment_id.uuid()]).await?;
-        } else if database != keys.deployment_id {
-            return Err(TrustError::OtherDeployment { keys: keys.deployment_id, database })
-                .doing("publish the trust bundle");
-        }
         let mut bundle = keys.trust.clone();
         bundle.deployment_epoch = u64::try_from(deployment.get::<_, i64>("epoch")).unwrap_or(0);
         bundle.issued_at = tx.now().await?;
