@@ -4,7 +4,7 @@
 use model::command::RejectReason;
 use model::{CommandKind, Role, Timestamp};
 use pki::Purpose;
-use pki::worker::{CommandVerifier, SignatureRefused};
+use pki::worker::CommandVerifier;
 use wire::proto::agent::{Command, CommandBody};
 
 /// What the checks need to know of the node.
@@ -63,7 +63,7 @@ pub fn check(facts: &Facts<'_>, body: &CommandBody, command: &Command) -> Verdic
     let signature = command.signature.as_ref().map_or(&[][..], |signature| &signature.value);
     match facts.verifier.verify_bytes(Purpose::Command, &command.body, signature, facts.now) {
         Ok(()) => {}
-        Err(refused) => return Verdict::Reject(RejectReason::BadSignature, refusal(refused)),
+        Err(refused) => return Verdict::Reject(RejectReason::BadSignature, refused.to_string()),
     }
     if body.deployment_epoch < facts.deployment_epoch {
         let message = format!(
@@ -91,10 +91,6 @@ fn supported(facts: &Facts<'_>, name: &str) -> Result<CommandKind, String> {
         return Err(format!("this daemon has no handler for {name}"));
     }
     Ok(kind)
-}
-
-fn refusal(refused: SignatureRefused) -> String {
-    refused.to_string()
 }
 
 fn millis(ms: u64) -> i64 {

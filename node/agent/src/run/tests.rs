@@ -378,10 +378,18 @@ async fn a_certificate_is_renewed_at_sixty_percent_and_used_from_the_next_connec
     agent.stop().await;
 }
 
-/// Counts the commits of a store in memory.
+/// A store in memory that counts its commits, and makes them wait while its gate is shut.
 struct Counted {
     store: MemoryJournal,
     commits: AtomicU32,
+    open: watch::Sender<bool>,
+}
+
+impl Counted {
+    fn new() -> Arc<Self> {
+        let store = MemoryJournal::new(journal_id(1));
+        Arc::new(Self { store, commits: AtomicU32::new(0), open: watch::channel(true).0 })
+    }
 }
 
 impl JournalStore for Counted {
@@ -395,7 +403,10 @@ impl JournalStore for Counted {
 
     fn commit(&self, writes: Vec<crate::journal::Write>) -> BoxFuture<'_, Result<(), JournalError>> {
         self.commits.fetch_add(1, Ordering::SeqCst);
-        self.store.commit(writes)
+        Box::pin(async move {
+            self.open.subscribe().wait_for(|open| *open).await.expect("the sender is in the store");
+            self.store.commit(writes).await
+        })
     }
 
     fn entry(&self, id: model::CommandId) -> Result<Option<crate::journal::Entry>, JournalError> {
@@ -419,7 +430,7 @@ impl JournalStore for Counted {
 #[tokio::test(start_paused = true)]
 async fn commands_that_come_together_share_an_fsync() {
     let mut world = World::new();
-    let store = Arc::new(Counted { store: MemoryJournal::new(journal_id(1)), commits: AtomicU32::new(0) });
+    let store = Counted::new();
     world.journal = store.clone();
     let agent = world.start();
     let (mut session, _) = world.accept().await;
@@ -436,6 +447,36 @@ async fn commands_that_come_together_share_an_fsync() {
     // Sixteen commands are 48 writes: accepted, running and done.
     let commits = store.commits.load(Ordering::SeqCst) - before;
     assert!(commits <= 12, "{commits} commits");
+    agent.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_said_or_run_before_it_is_durable() {
+    let mut world = World::new();
+    let store = Counted::new();
+    world.journal = store.clone();
+    let agent = world.start();
+    let (mut session, _) = world.accept().await;
+    session.until("a status", |frame| matches!(frame, Frame::Status(_)).then_some(())).await;
+    store.open.send_replace(false);
+    let before = store.commits.load(Ordering::SeqCst);
+    session
+        .say(Gateway::Command(world.deployment.command(NODE, command_id(1), CommandKind::InventoryRefresh)))
+        .await;
+    let quiet = async {
+        while let Some(frame) = session.end.from_node.recv().await {
+            if let Some(Frame::CommandUpdate(update)) = frame.frame {
+                return update;
+            }
+        }
+        panic!("the agent hung up");
+    };
+    let early = tokio::time::timeout(Duration::from_secs(20), quiet).await;
+    assert!(early.is_err(), "said before it was durable: {early:?}");
+    assert!(store.commits.load(Ordering::SeqCst) > before, "the commit is what it waits for");
+    assert_eq!(world.runs.load(Ordering::SeqCst), 0);
+    store.open.send_replace(true);
+    assert_eq!(session.outcome(1).await.state(), CommandState::Succeeded);
     agent.stop().await;
 }
 
