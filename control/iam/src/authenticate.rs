@@ -47,6 +47,7 @@ impl AuthenticationPort for Iam {
                 principal: principal(&row, token.id()),
                 now,
                 iam_version: Some(row.get("version")),
+                observe_only: row.get("observe_only"),
             })
         })
     }

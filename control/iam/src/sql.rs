@@ -10,10 +10,11 @@ pub(crate) const VERSION_RAISE: Sql =
 
 // Authentication and authorization.
 
-/// One row always: the version and the time, with nulls for a token that is not there.
+/// One row always: the version, the time and whether the deployment may act, with nulls for a token that is not there.
 pub(crate) const TOKEN_AUTHENTICATE: Sql = sql(
     "token_authenticate",
-    "SELECT v.version, compute_now() AS now, t.secret_sha256, t.expires_at, t.revoked_at, t.last_used_at,
+    "SELECT v.version, compute_now() AS now, (SELECT observe_only FROM deployment) AS observe_only,
+            t.secret_sha256, t.expires_at, t.revoked_at, t.last_used_at,
             u.user_id, u.tenant_id, u.kind, u.name, u.disabled_at
      FROM iam_version v LEFT JOIN (tokens t JOIN users u USING (user_id)) ON t.token_id = $1",
 );

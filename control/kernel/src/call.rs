@@ -47,6 +47,8 @@ pub struct Call {
     pub now: Timestamp,
     /// The version of users, policies and bindings when the caller was looked up; decisions of the call are made by it.
     pub iam_version: Option<i64>,
+    /// Whether the deployment was observe-only when the call began.
+    pub observe_only: bool,
     pub(crate) authorization: Arc<dyn AuthorizationPort>,
     pub(crate) decided: Mutex<Vec<Decided>>,
     /// What the call touched, for the audit entry: `reservation/rsv_…`.
@@ -73,6 +75,7 @@ impl Call {
             source_ip,
             now,
             iam_version: None,
+            observe_only: false,
             authorization,
             decided: Mutex::default(),
             subject: Mutex::default(),
@@ -80,9 +83,8 @@ impl Call {
         }
     }
 
-    pub fn with_iam_version(mut self, version: Option<i64>) -> Self {
-        self.iam_version = version;
-        self
+    pub(crate) fn with_identity(self, iam_version: Option<i64>, observe_only: bool) -> Self {
+        Self { iam_version, observe_only, ..self }
     }
 
     /// [`Store::tx`] that writes the call's audit entry in the same transaction, so that what a call changed and the fact

@@ -11,7 +11,7 @@ mod table;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::Idempotency;
@@ -20,11 +20,13 @@ use futures::FutureExt;
 use kit::{Clock, Rng};
 use model::{ErrorCode, RequestId};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use store::Store;
 
 pub use answer::Answer;
 pub use table::TableError;
 
+use crate::bounded::Bounded;
 use crate::call::Call;
 use crate::fault::{ApiError, Fault};
 use crate::module::Module;
@@ -39,6 +41,12 @@ pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 const RATE_TOKENS_MAX: usize = 16_384;
 /// Addresses whose failed authentications are remembered.
 const RATE_ADDRESSES_MAX: usize = 16_384;
+/// Tokens that were good lately, by their hash.
+const GOOD_TOKENS_MAX: usize = 16_384;
+
+/// Groups whose methods change things also while the deployment is observe-only: who may come in has to be manageable
+/// then, and so has the end of it. Everything else is intent, which would be written over what the database forgot.
+const GROUPS_IN_OBSERVE_ONLY: [&str; 6] = ["bindings", "policies", "system", "tenants", "tokens", "users"];
 
 /// How much one caller may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +59,7 @@ pub struct CallLimits {
 
 impl Default for CallLimits {
     fn default() -> Self {
-        Self { calls: Rate { per_second: 200, burst: 1000 }, unknown: Rate { per_second: 5, burst: 50 } }
+        Self { calls: Rate { per_second: 500, burst: 2000 }, unknown: Rate { per_second: 5, burst: 50 } }
     }
 }
 
@@ -80,6 +88,8 @@ pub struct Pipeline {
     rng: Arc<dyn Rng>,
     calls: Buckets<model::TokenId>,
     unknown: Buckets<IpAddr>,
+    /// What spares a caller from paying for others behind the same address who guess.
+    good: Mutex<Bounded<[u8; 32], ()>>,
 }
 
 impl Pipeline {
@@ -105,6 +115,7 @@ impl Pipeline {
             rng,
             calls: Buckets::new(limits.calls, RATE_TOKENS_MAX),
             unknown: Buckets::new(limits.unknown, RATE_ADDRESSES_MAX),
+            good: Mutex::new(Bounded::new(GOOD_TOKENS_MAX)),
         })
     }
 
@@ -144,21 +155,29 @@ impl Pipeline {
         };
         let address = rate_address(source_ip);
         let now = self.clock.monotonic();
-        self.unknown
-            .check(address, now)
-            .map_err(|wait| limited("too many calls without a valid token", wait))?;
+        let sha256: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        if !self.was_good(&sha256) {
+            let room = self.unknown.check(address, now);
+            room.map_err(|wait| limited("too many calls without a valid token", wait))?;
+        }
         let identity = match self.authentication.authenticate(token).await {
             Ok(identity) => identity,
             Err(Fault::Refused(error)) => {
+                self.good.lock().expect("no holder of this lock panics").remove(&sha256);
                 // The refusal stands whether or not there was something left to take.
                 let _ = self.unknown.take(address, now);
                 return Err(error);
             }
             Err(fault) => return Err(self.told(fault, method, request_id)),
         };
+        self.good.lock().expect("no holder of this lock panics").insert(sha256, ());
         let calls = self.calls.take(identity.principal.token_id, now);
         calls.map_err(|wait| limited("too many calls with this token", wait))?;
         Ok(self.new_call(method, identity, source_ip, request_id))
+    }
+
+    fn was_good(&self, sha256: &[u8; 32]) -> bool {
+        self.good.lock().expect("no holder of this lock panics").get(sha256).is_some()
     }
 
     /// Looks the caller of a long call up again, which may be revoked by now. Takes nothing from the rate.
@@ -185,7 +204,7 @@ impl Pipeline {
             identity.now,
             self.authorization.clone(),
         );
-        Arc::new(call.with_iam_version(identity.iam_version))
+        Arc::new(call.with_identity(identity.iam_version, identity.observe_only))
     }
 
     async fn run(
@@ -198,11 +217,15 @@ impl Pipeline {
             return Err(too_large());
         }
         let call = self.begin(entry.row.name, incoming.bearer, incoming.source_ip, request_id).await?;
+        let reads = entry.row.idempotency == Idempotency::Read;
         let result = match json::parse(&incoming.body) {
+            _ if call.observe_only && !reads && !GROUPS_IN_OBSERVE_ONLY.contains(&entry.row.parts().0) => {
+                Err(observe_only())
+            }
             Ok(body) => self.handle(entry, &call, body, incoming.deadline).await,
             Err(invalid) => Err(ApiError::invalid("", invalid.to_string())),
         };
-        if entry.row.idempotency == Idempotency::Read {
+        if reads {
             return result;
         }
         let code = result.as_ref().err().map(|error| error.code);
@@ -308,6 +331,13 @@ fn internal() -> ApiError {
     ApiError::new(
         ErrorCode::Internal,
         "something went wrong on our side; the log has it under the request id",
+    )
+}
+
+fn observe_only() -> ApiError {
+    unavailable(
+        "the database may be an older one that was restored, so nothing is changed until somebody confirms it: see \
+         system.info, then system.confirmRestore",
     )
 }
 

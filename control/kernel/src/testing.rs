@@ -68,7 +68,12 @@ impl AuthenticationPort for OneCaller {
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Fault>> {
         Box::pin(async move {
             if token == "token" {
-                return Ok(Identity { principal: self.0.clone(), now: now(), iam_version: None });
+                return Ok(Identity {
+                    principal: self.0.clone(),
+                    now: now(),
+                    iam_version: None,
+                    observe_only: false,
+                });
             }
             Err(crate::pipeline::unauthenticated("no such token").into())
         })

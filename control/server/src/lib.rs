@@ -17,7 +17,7 @@ mod stream;
 mod tail;
 mod tls;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct ServerConfig {
     pub metrics_from: Vec<Cidr>,
     /// How long one call may take. Above the longest `wait`, 30 s.
     pub deadline: Duration,
+    /// A client of the event stream that takes nothing for this long is cut; it resumes where it was.
+    pub slow_after: Duration,
     /// What `/.well-known/better-compute` answers: the gateway's address and the pins a machine joins with.
     pub discovery: Value,
 }
@@ -56,8 +58,16 @@ impl ServerConfig {
             trusted_proxies: Vec::new(),
             metrics_from: Vec::new(),
             deadline: Duration::from_secs(40),
+            slow_after: Duration::from_secs(30),
             discovery: Value::Object(serde_json::Map::new()),
         }
+    }
+
+    /// Whether a peer may speak plain HTTP: where TLS is not terminated here, only the machine itself and the proxies that
+    /// terminate it may, since anybody else's token would cross the network in the clear.
+    pub(crate) fn takes_plain(&self, peer: IpAddr) -> bool {
+        let peer = address::canonical(peer);
+        peer.is_loopback() || self.trusted_proxies.iter().any(|block| block.contains(peer))
     }
 
     /// TLS with this certificate chain and key, both PEM.
@@ -78,5 +88,26 @@ struct Shared {
     config: ServerConfig,
     openapi: bytes::Bytes,
     discovery: bytes::Bytes,
-    streams: Arc<tokio::sync::Semaphore>,
+    streams: stream::Streams,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_http_is_for_the_machine_itself_and_its_proxies() {
+        let mut config = ServerConfig::new("0.0.0.0:8080".parse().expect("an address"));
+        config.trusted_proxies = vec!["10.0.0.0/24".parse().expect("a block")];
+        for (peer, taken) in [
+            ("127.0.0.1", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("10.0.0.7", true),
+            ("10.0.1.7", false),
+            ("203.0.113.9", false),
+        ] {
+            assert_eq!(config.takes_plain(peer.parse().expect("an address")), taken, "{peer}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Which request goes where.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,17 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kernel::pipeline::{BODY_BYTES_MAX, too_large};
 use kernel::{ApiError, Incoming};
+use kit::TaskKind;
 use model::{ErrorCode, RequestId};
 use serde_json::json;
+use tokio::sync::oneshot;
 use tracing::Instrument;
+use zeroize::Zeroizing;
 
 use crate::answer::{REQUEST_ID, json, plain, refuse, refuse_as, respond};
 use crate::{Shared, address, stream};
+
+const CALL: TaskKind = TaskKind::isolated("api_call");
 
 /// A client that sends its body slower than this is holding a connection for nothing.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
@@ -73,25 +79,41 @@ async fn call(
     let origin = origin(&shared, peer, &headers);
     let request_id = origin.request_id;
     let span = tracing::info_span!("call", %request_id, trace_id = trace_id(&headers));
-    let serve = async {
-        let body = match read(&headers, body).await {
-            Ok(body) => body,
-            Err((status, error)) => return refuse_as(status, request_id, error),
-        };
-        let method = format!("{group}.{method}");
-        let incoming = Incoming {
-            method: &method,
-            body,
-            bearer: bearer(&headers),
-            source_ip: origin.source_ip,
-            deadline: shared.config.deadline,
-            request_id: Some(request_id),
-        };
-        let answer = shared.pipeline.call(incoming).await;
-        shared.metrics.called(&answer);
-        respond(answer)
+    let body = match read(&headers, body).instrument(span.clone()).await {
+        Ok(body) => body,
+        Err((status, error)) => return refuse_as(status, request_id, error),
     };
-    serve.instrument(span).await
+    let token = bearer(&headers).map(|token| Zeroizing::new(token.to_owned()));
+    // A task of its own: a client that goes away takes nothing back, least of all the audit entry of what it tried.
+    let (told, answer) = oneshot::channel();
+    let serving = shared.clone();
+    shared.running.supervisor.spawn(CALL, move |_| {
+        let serve = async move {
+            let incoming = Incoming {
+                method: &format!("{group}.{method}"),
+                body,
+                bearer: token.as_deref().map(String::as_str),
+                source_ip: origin.source_ip,
+                deadline: serving.config.deadline,
+                request_id: Some(request_id),
+            };
+            let answer = serving.pipeline.call(incoming).await;
+            serving.metrics.called(&answer);
+            let _ = told.send(answer);
+            Ok::<(), Infallible>(())
+        };
+        serve.instrument(span)
+    });
+    match answer.await {
+        Ok(answer) => respond(answer),
+        Err(_) => {
+            let error = ApiError::new(
+                ErrorCode::Unavailable,
+                "the server is stopping; whether the call took effect is not known",
+            );
+            refuse(request_id, error)
+        }
+    }
 }
 
 /// Reads the body, up to the size and the time it may take.

@@ -116,7 +116,7 @@ async fn shared(
         metrics: metrics::Metrics::new(&running.store),
         openapi: Bytes::from(api::openapi().to_string()),
         discovery: Bytes::from(config.discovery.to_string()),
-        streams: Arc::new(Semaphore::new(stream::STREAMS_MAX)),
+        streams: stream::Streams::default(),
         pipeline,
         running,
         config,
@@ -150,6 +150,10 @@ impl Acceptor {
     }
 
     fn connected(&self, socket: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
+        if self.tls.is_none() && !self.shared.config.takes_plain(peer.0.ip()) {
+            tracing::debug!(peer = %peer.0, "plain connection refused: not from a trusted proxy");
+            return;
+        }
         // Answers are small and wanted at once.
         let _ = socket.set_nodelay(true);
         let router = self.router.clone();

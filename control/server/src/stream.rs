@@ -5,8 +5,9 @@
 //! `Last-Event-ID` goes on from its number in any process. A heartbeat carries the number too, so that a client that sees
 //! few events does not resume far behind.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::Method;
@@ -18,9 +19,9 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use kernel::events::{StoredEvent, kind_matches};
 use kernel::{ApiError, Call};
 use kit::TaskKind;
-use model::{ErrorCode, TenantId};
+use model::{ErrorCode, TenantId, UserId};
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -31,13 +32,13 @@ use crate::routes::{Peer, bearer, origin};
 const STREAM: TaskKind = TaskKind::isolated("event_stream");
 
 /// Streams of one process: each is a task and a connection.
-pub(crate) const STREAMS_MAX: usize = 2_048;
+const STREAMS_MAX: usize = 2_048;
 /// Frames on their way to a client: enough to keep the socket busy between two turns of its task.
 const FRAMES_MAX: usize = 64;
 /// Events looked at in one step.
 const STEP_MAX: usize = 256;
-/// A client that takes no frame for this long is cut; it resumes where it was.
-const SLOW_AFTER: Duration = Duration::from_secs(30);
+/// Streams of one user at once: some per person and per program of theirs.
+const STREAMS_OF_USER_MAX: usize = 64;
 /// How long a revoked token may go on reading.
 const CALLER_KEPT: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(api::events::STREAM_HEARTBEAT_SECONDS);
@@ -93,9 +94,7 @@ pub(crate) async fn handle(
         let told = |fault| shared.pipeline.told(fault, call.method, request_id);
         shared.reader.require(&call, wanted.tenant_id).await.map_err(told)?;
         let seq = start(&shared, &call, &headers).await?;
-        let permit = shared.streams.clone().try_acquire_owned();
-        let permit =
-            permit.map_err(|_| ApiError::new(ErrorCode::Unavailable, "too many event streams are open"))?;
+        let permit = shared.streams.open(call.principal.user_id)?;
         let token = zeroize::Zeroizing::new(token.expect("the call began with it").to_owned());
         Ok::<_, ApiError>((call, wanted, seq, permit, token))
     };
@@ -124,6 +123,44 @@ pub(crate) async fn handle(
     headers.insert(REQUEST_ID, id);
     *response.status_mut() = StatusCode::OK;
     response
+}
+
+/// How many streams are open, in all and by user.
+#[derive(Default)]
+pub(crate) struct Streams(Arc<Mutex<BTreeMap<UserId, usize>>>);
+
+/// One of them, until it is dropped.
+struct OpenStream {
+    user_id: UserId,
+    open: Arc<Mutex<BTreeMap<UserId, usize>>>,
+}
+
+impl Streams {
+    fn open(&self, user_id: UserId) -> Result<OpenStream, ApiError> {
+        let mut open = self.0.lock().expect("no holder of this lock panics");
+        if open.values().sum::<usize>() >= STREAMS_MAX {
+            return Err(ApiError::new(ErrorCode::Unavailable, "too many event streams are open"));
+        }
+        let own = open.entry(user_id).or_default();
+        if *own >= STREAMS_OF_USER_MAX {
+            let message = format!("you have {own} event streams open: close some");
+            return Err(ApiError::new(ErrorCode::RateLimited, message).detail("limit", STREAMS_OF_USER_MAX));
+        }
+        *own += 1;
+        Ok(OpenStream { user_id, open: self.0.clone() })
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let mut open = self.open.lock().expect("no holder of this lock panics");
+        if let Some(own) = open.get_mut(&self.user_id) {
+            *own -= 1;
+            if *own == 0 {
+                open.remove(&self.user_id);
+            }
+        }
+    }
 }
 
 /// The number to go on after: the client's, or the newest.
@@ -158,7 +195,7 @@ struct Stream {
     wanted: Wanted,
     seq: i64,
     frames: mpsc::Sender<Bytes>,
-    _permit: OwnedSemaphorePermit,
+    _permit: OpenStream,
 }
 
 impl Stream {
@@ -223,7 +260,7 @@ impl Stream {
     }
 
     async fn send(&self, frame: String) -> Result<(), Ended> {
-        match self.frames.send_timeout(Bytes::from(frame), SLOW_AFTER).await {
+        match self.frames.send_timeout(Bytes::from(frame), self.shared.config.slow_after).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(Ended),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => {

@@ -141,3 +141,33 @@ async fn a_failure_after_a_commit_keeps_the_fact_of_the_commit() {
     let told = kernel::testing::invoke(&pipeline, Some(&world.admin), "quotas.list", json!({})).await;
     assert_eq!(told.code(), "INTERNAL", "an answer that nothing was decided about is not given");
 }
+
+#[tokio::test]
+async fn a_deployment_that_only_observes_takes_no_intent_but_keeps_its_doors() {
+    let world = World::new().await;
+    let store = world.db.store.clone();
+    let authorizer = iam::Authorizer::new(store.clone());
+    let iam = iam::Iam::new(store.clone(), Arc::new(kit::OsRng), Arc::new(pki::OsEntropy));
+    let modules = [iam::module(&iam), misbehaving(store.clone())];
+    let pipeline = kernel::testing::pipeline_with(&modules, iam, authorizer, store);
+    world
+        .db
+        .batch(
+            "UPDATE deployment SET observe_only = true, observe_reason = 'x', observe_since = compute_now()",
+        )
+        .await;
+    let set = json!({"resource": "gpu", "amount": 0});
+    let told = kernel::testing::invoke(&pipeline, Some(&world.admin), "quotas.set", set.clone()).await;
+    assert_eq!((told.status, told.code()), (503, "UNAVAILABLE"));
+    assert!(told.body["error"]["message"].as_str().unwrap().contains("system.confirmRestore"));
+    assert_eq!(last(&world, "compute:quotas:set").await.outcome, "UNAVAILABLE");
+    for (method, request) in [("tokens.create", json!({"name": "t"})), ("tenants.list", json!({}))] {
+        kernel::testing::invoke(&pipeline, Some(&world.admin), method, request).await.ok();
+    }
+    world
+        .db
+        .batch("UPDATE deployment SET observe_only = false, observe_reason = NULL, observe_since = NULL")
+        .await;
+    let told = kernel::testing::invoke(&pipeline, Some(&world.admin), "quotas.set", set).await;
+    assert_eq!(told.code(), "CONFLICT", "the handler is reached again");
+}

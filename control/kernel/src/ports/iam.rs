@@ -67,6 +67,8 @@ pub struct Identity {
     pub now: Timestamp,
     /// What [`Call::iam_version`] becomes.
     pub iam_version: Option<i64>,
+    /// Whether the deployment only observes now.
+    pub observe_only: bool,
 }
 
 pub trait AuthenticationPort: Send + Sync + 'static {

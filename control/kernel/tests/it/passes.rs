@@ -149,8 +149,9 @@ impl Pass for Endless {
 async fn a_pass_whose_lease_was_lost_is_stopped() {
     let db = db().await;
     let pass = Arc::new(Endless::default());
+    let shared: Arc<dyn Pass> = pass.clone();
     let running = process("one", &db.store);
-    run_passes(&running, &[pass.clone()]);
+    run_passes(&running, std::slice::from_ref(&shared));
     until("it runs", || pass.running.load(Ordering::SeqCst)).await;
     db.batch(
         "UPDATE leases SET holder = 'another', epoch = epoch + 1, expires_at = compute_now() + interval '1 hour'

@@ -84,9 +84,10 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 async fn every_key_that_is_woken_is_handled() {
     let db = db().await;
     let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = recorder.clone();
     wake(&db.store, QUEUE, "before").await;
     let running = process("one", &db.store);
-    run_queues(&running, &[recorder.clone()], 4);
+    run_queues(&running, std::slice::from_ref(&handler), 4);
     for n in 0..40 {
         wake(&db.store, QUEUE, &format!("k{n}")).await;
     }
@@ -101,8 +102,9 @@ async fn every_key_that_is_woken_is_handled() {
 async fn a_wake_up_during_a_pass_means_another_pass() {
     let db = db().await;
     let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = recorder.clone();
     let running = process("one", &db.store);
-    run_queues(&running, &[recorder.clone()], 1);
+    run_queues(&running, std::slice::from_ref(&handler), 1);
     wake(&db.store, QUEUE, "gate").await;
     until("the pass began", || recorder.times("gate") == 1).await;
     wake(&db.store, QUEUE, "gate").await;
@@ -116,8 +118,9 @@ async fn a_wake_up_during_a_pass_means_another_pass() {
 async fn a_failure_a_panic_and_a_wish_for_later_come_back() {
     let db = db().await;
     let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = recorder.clone();
     let running = process("one", &db.store);
-    run_queues(&running, &[recorder.clone()], 4);
+    run_queues(&running, std::slice::from_ref(&handler), 4);
     for key in ["fails-once", "panics-once", "again-once"] {
         wake(&db.store, QUEUE, key).await;
     }
@@ -141,8 +144,9 @@ async fn a_deployment_that_observes_handles_nothing_until_it_may_act() {
     let db = db().await;
     db.batch(OBSERVE).await;
     let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = recorder.clone();
     let running = process("one", &db.store);
-    run_queues(&running, &[recorder.clone()], 4);
+    run_queues(&running, std::slice::from_ref(&handler), 4);
     wake(&db.store, QUEUE, "k").await;
     // A second queue key whose claim was tried and refused shows in nothing; the key is still ready.
     let ready = "SELECT count(*) FROM work WHERE state = 'ready'";
@@ -157,10 +161,11 @@ async fn a_deployment_that_observes_handles_nothing_until_it_may_act() {
 async fn two_processes_share_a_queue_and_a_key_runs_in_one_of_them() {
     let db = db().await;
     let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = recorder.clone();
     let (one, two) = (process("one", &db.store), process("two", &db.store));
     assert_ne!(one.holder(), two.holder());
-    run_queues(&one, &[recorder.clone()], 4);
-    run_queues(&two, &[recorder.clone()], 4);
+    run_queues(&one, std::slice::from_ref(&handler), 4);
+    run_queues(&two, std::slice::from_ref(&handler), 4);
     wake(&db.store, QUEUE, "gate").await;
     until("the pass began", || recorder.times("gate") == 1).await;
     for n in 0..20 {

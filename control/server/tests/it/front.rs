@@ -156,6 +156,13 @@ async fn a_rate_that_is_spent_says_when_to_come_back() {
         guesses.push(world.post("bct_guess", "tokens.whoami", "{}").await.status.as_u16());
     }
     assert!(guesses.contains(&401) && guesses.contains(&429), "{guesses:?}");
+    // Who was known before does not pay for it.
+    let known = testkit::eventually(Duration::from_secs(10), || async {
+        let got = world.post(&world.admin, "tokens.whoami", "{}").await;
+        assert_eq!(world.post("bct_guess", "tokens.whoami", "{}").await.status.as_u16() / 100, 4);
+        if got.status == 200 { Ok(got) } else { Err(got.text) }
+    });
+    known.await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,4 +261,69 @@ async fn an_internal_cause_stays_inside() {
     assert_eq!((got.status.as_u16(), got.code().as_str()), (500, "INTERNAL"));
     let error: Value = got.json()["error"].clone();
     assert!(!error.to_string().contains("created_at") && !error.to_string().contains("42703"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_tried_is_entered_though_it_went_away() {
+    let world = World::new().await;
+    let whoami = world.call("tokens.whoami", json!({})).await;
+    let (_, nobody) = world.user(whoami["tenants"][0]["id"].as_str().unwrap(), "nobody").await;
+    let entries =
+        "SELECT count(*) FROM audit WHERE action = 'compute:tenants:create' AND outcome = 'ACCESS_DENIED'";
+    let body = r#"{"name":"x"}"#;
+    let text = format!(
+        "POST /api/compute/tenants/create HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {nobody}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    use tokio::io::AsyncWriteExt;
+    let (world, text) = (&world, &text);
+    // The call is held up at its first statement until its client is gone.
+    let held: Result<(), store::StoreError> = world
+        .db
+        .store
+        .tx(store::Op::new("hold_up"), |tx| {
+            Box::pin(async move {
+                tx.execute(&LOCK, &[]).await?;
+                let mut socket = tokio::net::TcpStream::connect(world.address()).await.unwrap();
+                socket.write_all(text.as_bytes()).await.unwrap();
+                until_count(world, WAITING, 1).await;
+                socket.set_zero_linger().unwrap();
+                drop(socket);
+                until_alone(world).await;
+                Ok(())
+            })
+        })
+        .await;
+    held.unwrap();
+    until_count(world, entries, 1).await;
+}
+
+const LOCK: store::Sql = store::sql("lock_users", "LOCK TABLE users IN ACCESS EXCLUSIVE MODE");
+const WAITING: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+
+const BOUND: Duration = Duration::from_secs(10);
+
+async fn until_count(world: &World, text: &str, wanted: i64) {
+    testkit::eventually(BOUND, || async {
+        match world.db.scalar_i64(text).await {
+            count if count == wanted => Ok(()),
+            count => Err(format!("{count} where {wanted} are wanted: {text}")),
+        }
+    })
+    .await;
+}
+
+/// Until this client's own connection is the only one.
+async fn until_alone(world: &World) {
+    testkit::eventually(BOUND, || async {
+        let metrics = world.get("/metrics").await.text;
+        if metrics.contains("better_compute_api_connections 1\n") {
+            Ok(())
+        } else {
+            Err("others are connected")
+        }
+    })
+    .await;
 }

@@ -197,3 +197,49 @@ impl World {
         self.send(request.body(Full::default()).unwrap()).await
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_nothing_is_cut_and_holds_nobody_up() {
+    let mut config = crate::world::config();
+    config.slow_after = Duration::from_millis(200);
+    let world = World::with(config, kernel::CallLimits::default()).await;
+    // Enough to fill the sockets' buffers on both sides.
+    world
+        .db
+        .batch(
+            "INSERT INTO outbox (event_id, kind, subject, data)
+             SELECT gen_random_uuid(), 'node.status', 'node/x', jsonb_build_object('sections', repeat('x', 60000))
+             FROM generate_series(1, 400)",
+        )
+        .await;
+    let slow = Follower::open(&world, &world.admin, "?type=node.status", Some("0")).await;
+    let mut quick = Follower::open(&world, &world.admin, "?type=node.status", Some("0")).await;
+    assert_eq!(quick.events(400).await.len(), 400);
+    testkit::eventually(BOUND, || async {
+        let metrics = world.get("/metrics").await.text;
+        match metrics.contains("better_compute_api_event_streams_cut_total 1") {
+            true => Ok(()),
+            false => Err("not cut yet"),
+        }
+    })
+    .await;
+    drop(slow);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_a_bounded_number_of_streams() {
+    let world = World::new().await;
+    let mut open = Vec::new();
+    for _ in 0..64 {
+        open.push(Follower::open(&world, &world.admin, "", None).await);
+    }
+    assert_eq!(world.get_with(&world.admin, STREAM).await.code(), "RATE_LIMITED");
+    drop(open);
+    testkit::eventually(BOUND, || async {
+        let request =
+            world.request(Method::GET, STREAM).header("authorization", format!("Bearer {}", world.admin));
+        let response = world.open(request.body(Full::<Bytes>::default()).unwrap()).await;
+        if response.status() == 200 { Ok(()) } else { Err(response.status()) }
+    })
+    .await;
+}
