@@ -4,6 +4,7 @@
 //! While the deployment is observe-only (its database was found to be older than what it had ordered), queues are not
 //! claimed from and passes that act do not run; what only records goes on.
 
+mod metrics;
 mod passes;
 mod queues;
 mod relay;
@@ -30,6 +31,7 @@ pub struct Running {
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub signals: Signals,
+    metrics: metrics::Metrics,
     /// This process start, in leases and claims. No other process may have the same one.
     holder: Arc<str>,
 }
@@ -45,7 +47,12 @@ impl Running {
     ) -> Self {
         let signals = Signals::start(&store, &supervisor);
         let holder = format!("{process}-{:016x}", rng.u64()).into();
-        Self { store, supervisor, clock, rng, signals, holder }
+        Self { store, supervisor, clock, rng, signals, metrics: metrics::Metrics::default(), holder }
+    }
+
+    /// Adds the `run_…` metrics. Call once per registry.
+    pub fn register_metrics(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.metrics.register(registry);
     }
 
     pub fn holder(&self) -> &str {

@@ -98,3 +98,38 @@ fn next(last: &Row) -> Option<Cursor> {
     let id: AuditId = last.id("audit_id");
     Cursor::parse(&format!("{}/{id}", last.ts("at").micros())).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cursor(text: &str) -> Cursor {
+        Cursor::parse(text).expect("a cursor of the test")
+    }
+
+    #[test]
+    fn a_cursor_of_another_list_or_time_is_refused() {
+        let id = "aud_01k5w000000000000000000000";
+        assert!(place(Some(&cursor(&format!("1767225600000000/{id}")))).is_ok());
+        for wrong in [
+            id.to_owned(),
+            format!("x/{id}"),
+            format!("-1/{id}"),
+            format!("9223372036854775807/{id}"),
+            "1/2".to_owned(),
+        ] {
+            assert!(place(Some(&cursor(&wrong))).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn any_cursor_is_read_or_refused(text in "[ -~]{1,60}") {
+            let _ = place(Some(&cursor(&text)));
+        }
+    }
+}

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use kernel::Answer;
+use kernel::run::Running;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use store::Store;
 
 /// From a read on this machine to the longest wait.
 const BUCKETS_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 40.0];
@@ -44,9 +44,10 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(store: &Store) -> Self {
+    pub(crate) fn new(running: &Running) -> Self {
         let mut registry = Registry::with_prefix("better_compute");
-        store.register_metrics(&mut registry);
+        running.store.register_metrics(&mut registry);
+        running.register_metrics(&mut registry);
         let calls = Family::<MethodCode, Counter>::default();
         let call_seconds = Family::<Method, Histogram, Buckets>::new_with_constructor(Buckets);
         let (connections, streams, streams_cut) = (Gauge::default(), Gauge::default(), Counter::default());

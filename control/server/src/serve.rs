@@ -113,7 +113,7 @@ async fn shared(
         tail: tail::Tail::start(&reader, &running).await?,
         reader,
         health: health::Health::new(running.store.clone(), running.clock.clone()),
-        metrics: metrics::Metrics::new(&running.store),
+        metrics: metrics::Metrics::new(&running),
         openapi: Bytes::from(api::openapi().to_string()),
         discovery: Bytes::from(config.discovery.to_string()),
         streams: stream::Streams::default(),

@@ -68,22 +68,30 @@ async fn once(running: &Running, pass: &dyn Pass, held: &mut Held) -> Result<Onc
         }
     }
     if !pass.singleton() {
-        run(pass).await;
+        run(running, pass).await;
         return Ok(Once::Ran);
     }
     if !held.hold().await? {
         return Ok(Once::NotOurs);
     }
     // The lease is kept while the pass runs; when it is lost the pass is dropped at its next await.
-    match futures::future::select(Box::pin(run(pass)), Box::pin(held.keep())).await {
+    match futures::future::select(Box::pin(run(running, pass)), Box::pin(held.keep())).await {
         futures::future::Either::Left(((), _)) => Ok(Once::Ran),
         futures::future::Either::Right(((), _)) => Ok(Once::Lost),
     }
 }
 
-async fn run(pass: &dyn Pass) {
+async fn run(running: &Running, pass: &dyn Pass) {
     for _ in 0..RUNS_IN_A_ROW_MAX {
-        match AssertUnwindSafe(pass.run()).catch_unwind().await {
+        let started = running.clock.monotonic();
+        let ended = AssertUnwindSafe(pass.run()).catch_unwind().await;
+        let result = match &ended {
+            Ok(Ok(_)) => "ok",
+            Ok(Err(_)) => "failed",
+            Err(_) => "panicked",
+        };
+        running.metrics.passed(pass.name(), result, running.clock.monotonic().saturating_sub(started));
+        match ended {
             Ok(Ok(PassOutcome::More)) => {}
             Ok(Ok(PassOutcome::Idle)) => return,
             Ok(Err(fault)) => {

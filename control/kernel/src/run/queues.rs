@@ -27,6 +27,8 @@ const CLAIM_FOR: Duration = Duration::from_secs(60);
 const CLAIM_KEPT_EVERY: Duration = Duration::from_secs(20);
 /// Without any wake-up, how often to look: the price of a signal lost with its connection.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Between two looks at least: what is due may be just being claimed by another process.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// One transaction claims at most this many: what it costs to lose with the process.
 const BATCH_MAX: u32 = 32;
 
@@ -71,7 +73,7 @@ impl Dispatcher {
                     LOOK_EVERY
                 }
             };
-            let pause = self.running.jittered(pause.min(LOOK_EVERY));
+            let pause = self.running.jittered(pause.clamp(PAUSE_MIN, LOOK_EVERY));
             // Both arms are cancel-safe: a signal that is not looked at stays.
             tokio::select! {
                 _ = signal.changed() => {}
@@ -133,12 +135,18 @@ impl Dispatcher {
 
 /// Runs the handler on one key and settles it. Keeps the claim meanwhile; a claim that was lost ends the run.
 async fn run_item(running: &Running, handler: &dyn QueueHandler, item: &Claimed) -> Result<(), StoreError> {
+    let started = running.clock.monotonic();
     let handled = AssertUnwindSafe(handler.handle(&item.key)).catch_unwind();
     // Either side may be dropped at any await: the handler's transactions roll back, a renewal is repeated.
     let handled = match futures::future::select(handled, Box::pin(keep_claim(running, item))).await {
         futures::future::Either::Left((handled, _)) => handled,
         futures::future::Either::Right(((), _)) => {
             tracing::warn!(queue = item.queue.name(), key = item.key, "claim was lost during the pass");
+            running.metrics.worked(
+                item.queue.name(),
+                "lost",
+                running.clock.monotonic().saturating_sub(started),
+            );
             return Ok(());
         }
     };
@@ -147,6 +155,8 @@ async fn run_item(running: &Running, handler: &dyn QueueHandler, item: &Claimed)
         Ok(Err(fault)) => (Outcome::Failed(told(&fault)), Some(told(&fault))),
         Err(_) => (Outcome::Failed("it panicked".to_owned()), Some("it panicked".to_owned())),
     };
+    let took = running.clock.monotonic().saturating_sub(started);
+    running.metrics.worked(item.queue.name(), if err.is_some() { "failed" } else { "ok" }, took);
     if let Some(err) = err {
         let (queue, key, attempt) = (item.queue.name(), &item.key, item.attempts + 1);
         tracing::warn!(queue, key, attempt, err, "work failed");

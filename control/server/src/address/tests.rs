@@ -1,5 +1,7 @@
 use std::net::IpAddr;
 
+use proptest::prelude::*;
+
 use super::{Cidr, client};
 
 fn ip(text: &str) -> IpAddr {
@@ -47,4 +49,25 @@ fn behind_trusted_proxies_the_last_untrusted_hop_is_the_client() {
     assert_eq!(client(peer, &["1.2.3.4", "203.0.113.9"], &trusted), ip("203.0.113.9"), "two headers");
     assert_eq!(client(peer, &["1.2.3.4, nonsense"], &trusted), peer);
     assert_eq!(client(peer, &[], &trusted), peer);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_header_leaves_an_address_that_was_written_or_seen(header in "[0-9a-f:., x]{0,60}") {
+        let trusted = [block("10.0.0.0/8")];
+        let peer = ip("10.0.0.1");
+        let found = client(peer, &[&header], &trusted);
+        let written = header.split(',').any(|entry| entry.trim().parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical() == found));
+        prop_assert!(found == peer || written, "{found} from {header:?}");
+        prop_assert_eq!(client(ip("192.0.2.1"), &[&header], &trusted), ip("192.0.2.1"));
+    }
+
+    #[test]
+    fn a_block_that_parses_prints_as_itself(text in "[0-9a-f:.]{1,20}(/[0-9]{1,3})?") {
+        if let Ok(parsed) = text.parse::<Cidr>() {
+            prop_assert_eq!(parsed.to_string().parse::<Cidr>(), Ok(parsed));
+        }
+    }
 }
