@@ -68,7 +68,10 @@ pub(crate) async fn create(
             return replayed(&capacity, &call, &made, wait).await;
         }
         Err(fault) => {
-            capacity.refuse(subject.id).await?;
+            // What the caller is told is the refusal; a draft that stays is the sweep's.
+            if let Err(err) = capacity.refuse(subject.id).await {
+                tracing::warn!(reservation_id = %subject.id, err = kit::chain(&err), "draft was not deleted");
+            }
             return Err(fault);
         }
     };

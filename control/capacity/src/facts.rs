@@ -93,8 +93,7 @@ fn atoms(facts: &NodeFacts) -> BTreeMap<String, Atom> {
     listed
         .filter_map(|(at, gpu)| {
             let uuid = gpu.uuid.as_ref()?;
-            let plain = uuid.len() <= ATOM_BYTES_MAX
-                && uuid.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+            let plain = is_plain(uuid);
             let why = unhealthy(gpu, facts.unhealthy.get(uuid));
             let small = |value: u32| i32::from(u16::try_from(value).unwrap_or(u16::MAX));
             let atom = Atom {
@@ -109,6 +108,14 @@ fn atoms(facts: &NodeFacts) -> BTreeMap<String, Atom> {
             plain.then(|| (uuid.clone(), atom))
         })
         .collect()
+}
+
+/// What a daemon takes for a device's name, and what is safe in lists and lines.
+fn is_plain(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    id.len() <= ATOM_BYTES_MAX
+        && id.bytes().all(plain)
+        && id.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
 }
 
 fn unhealthy(gpu: &Gpu, condition: Option<&String>) -> Option<String> {

@@ -13,7 +13,7 @@ use model::lifecycle::ReservationState;
 use model::{NodeId, PoolId, ReservationId, TenantId};
 use placer::Claim;
 use serde_json::json;
-use store::{Op, Row, RowExt, StoreError};
+use store::{IsRetryable, Op, Row, RowExt, StoreError};
 use uuid::Uuid;
 
 use crate::change::Why;
@@ -32,7 +32,7 @@ const EXPIRE: Op = Op::new("reservation_expire");
 /// A decision takes seconds; a draft this old was left by a crash.
 const DRAFT_KEPT_SECONDS: i64 = 600;
 const PERIOD: Duration = Duration::from_secs(5);
-/// Each period this many ends, so that one pass ends; the rest is next.
+/// As many as the statement gives; when it gives fewer, that was all.
 const EXPIRED_PER_PASS: usize = 200;
 
 pub(crate) fn pool_key(pool_id: PoolId) -> String {
@@ -137,16 +137,25 @@ impl Capacity {
             .await
     }
 
-    /// Ends what is over; whether there was as much as one pass takes.
+    /// Ends what is over; whether there is more than one pass takes. One that cannot be ended does not keep the others.
     pub(crate) async fn expire_due(&self) -> Result<bool, Fault> {
         let rows = self.store().read(&sql::RESERVATIONS_EXPIRING, &[]).await?;
+        let mut ended = 0;
         for row in &rows {
             let id: ReservationId = row.id("reservation_id");
-            self.store()
+            let done = self
+                .store()
                 .tx(EXPIRE, |tx| Box::pin(async move { self.release_in(tx, id, Why::Expired).await }))
-                .await?;
+                .await;
+            match done {
+                Ok(()) => ended += 1,
+                Err(err) if err.is_retryable() => return Err(err),
+                Err(err) => {
+                    tracing::error!(reservation_id = %id, err = kit::chain(&err), "reservation cannot be ended");
+                }
+            }
         }
-        Ok(rows.len() >= EXPIRED_PER_PASS)
+        Ok(ended > 0 && rows.len() >= EXPIRED_PER_PASS)
     }
 
     /// Deletes drafts that a crash left, and wakes the pools in which something waits.

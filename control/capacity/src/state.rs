@@ -15,6 +15,8 @@ use store::{Row, RowExt, StoreError};
 
 /// What a node's daemon must advertise to take a hold for its kubelet.
 const CAPABILITY_KUBERNETES: &str = "binding.kubernetes";
+/// The same for a hold of CPU and memory without any device: daemons know holds by their devices.
+const CAPABILITY_HOST_ONLY: &str = "devices.host-only";
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +62,13 @@ impl Ask {
         if self.binding == Binding::Kubernetes {
             capabilities.insert(CAPABILITY_KUBERNETES.to_owned());
         }
+        // Of whole machines, only those with devices to hold them by.
+        let gpus = if self.whole_node { self.gpus.max(1) } else { self.gpus };
+        if gpus == 0 {
+            capabilities.insert(CAPABILITY_HOST_ONLY.to_owned());
+        }
         Claim {
-            gpus: self.gpus,
+            gpus,
             model: self.gpu_model.clone(),
             gpu_memory_bytes_min: 0,
             cpu_millis: u64::from(self.vcpu) * 1000,

@@ -49,7 +49,9 @@ fn a_gpu_takes_no_work_while_something_speaks_against_it() {
 fn a_gpu_without_an_id_or_a_model_or_with_an_odd_id_cannot_be_booked() {
     let nameless = Gpu { uuid: None, ..gpu("") };
     let modelless = Gpu { model: None, ..gpu("GPU-a") };
-    assert!(atoms(&facts(vec![nameless, modelless, gpu("GPU/../x"), gpu("GPU \n")])).is_empty());
+    let odd = ["GPU/../x", "GPU \n", "-GPU", "", "GPU=1", "GPU,2"].map(gpu);
+    let listed = [vec![nameless, modelless, gpu(&"G".repeat(101))], odd.to_vec()].concat();
+    assert!(atoms(&facts(listed)).is_empty());
 }
 
 #[test]

@@ -68,6 +68,14 @@ fn only_a_hold_with_limits_needs_a_node_that_enforces_them() {
 }
 
 #[test]
+fn a_hold_without_devices_needs_a_node_that_knows_such_holds() {
+    let claim = Ask { gpus: 0, vcpu: 4, ..ask() }.claim([]);
+    assert_eq!(claim.capabilities.into_iter().collect::<Vec<_>>(), [CAPABILITY_HOST_ONLY, CAPABILITY_LIMITS]);
+    let whole = Ask { gpus: 0, whole_node: true, ..ask() }.claim([]);
+    assert_eq!((whole.gpus, whole.capabilities.len()), (1, 0), "a whole machine has a device to be held by");
+}
+
+#[test]
 fn nothing_is_held_of_a_quota_that_nothing_was_asked_of() {
     assert_eq!(ask().quota_asked(), [("gpu", 8), ("reservations", 1)]);
 }

@@ -125,3 +125,57 @@ async fn a_gpu_is_in_one_machine() {
         format!("SELECT count(*) FROM atoms WHERE health = 'healthy' AND node_id = '{}'", nodes[0].uuid());
     assert_eq!(cloud.db.scalar_i64(&here).await, 8);
 }
+
+/// What the database keeps from happening is found by the invariants should it happen. Each break is on top of the others.
+#[tokio::test]
+async fn broken_books_are_found() {
+    let (cloud, _) = Cloud::with_nodes(2).await;
+    let placed = cloud.reserve(json!({ "gpus": 2, "vcpu": 8 })).await;
+    let other = cloud.reserve(json!({ "gpus": 2, "vcpu": 8 })).await;
+    cloud.assert_sound().await;
+    let rules = |found: Vec<capacity::Violation>| {
+        found.into_iter().map(|one| one.rule).collect::<std::collections::BTreeSet<&str>>()
+    };
+    let uuid = |value: &serde_json::Value| {
+        value["id"].as_str().unwrap().parse::<model::ReservationId>().unwrap().uuid()
+    };
+    for (break_it, rule) in [
+        (
+            format!(
+                "UPDATE allocations SET atoms = (SELECT atoms FROM allocations WHERE reservation_id = '{}')",
+                uuid(&placed)
+            ),
+            "no atom is in two live allocations",
+        ),
+        ("DELETE FROM bookings".to_owned(), "bookings are the atoms of live allocations"),
+        ("UPDATE node_capacity SET cpu_millis = 1".to_owned(), "what is booked fits what the node offers"),
+        (
+            format!("UPDATE reservations SET state = 'active' WHERE reservation_id = '{}'", uuid(&other)),
+            "a reservation is as far as its live allocation",
+        ),
+        (
+            "DELETE FROM quota_holds WHERE resource = 'reservations'".to_owned(),
+            "quota is held from admission to the end",
+        ),
+        (
+            "UPDATE quota_holds SET amount = 1 WHERE resource = 'gpu'".to_owned(),
+            "what is held of a quota is what was asked",
+        ),
+        (
+            format!("UPDATE quota_holds SET tenant_id = '{}'", cloud.tenant.uuid()),
+            "holds are of their reservation's tenant",
+        ),
+        (
+            "DROP INDEX host_bookings_whole_node;
+             ALTER TABLE host_bookings DISABLE TRIGGER host_bookings_within_node;
+             UPDATE host_bookings SET whole_node = true"
+                .to_owned(),
+            "a node held whole is held by one",
+        ),
+        ("DELETE FROM host_bookings".to_owned(), "every live allocation, and no other, has its host booking"),
+    ] {
+        cloud.db.batch(&break_it).await;
+        let found = rules(capacity::invariants(&cloud.db.store).await.unwrap());
+        assert!(found.contains(rule), "{rule}: found {found:?}");
+    }
+}

@@ -68,7 +68,7 @@ impl Cloud {
         (cloud, nodes)
     }
 
-    /// A ready node of the pool that enforces limits.
+    /// A ready node of the pool that enforces limits and takes holds without devices.
     pub async fn node(&self, name: &str) -> NodeId {
         let node: NodeId = id();
         let (n, s, p) = (node.uuid(), self.site.uuid(), self.pool.uuid());
@@ -76,7 +76,7 @@ impl Cloud {
             .batch(&format!(
                 "INSERT INTO nodes (node_id, site_id, pool_id, role, name, hostname, state)
                  VALUES ('{n}', '{s}', '{p}', 'node', '{name}', '{name}', 'ready');
-                 INSERT INTO node_status (node_id, session_epoch, capabilities) VALUES ('{n}', 1, '{{devices.limits}}')"
+                 INSERT INTO node_status (node_id, session_epoch, capabilities) VALUES ('{n}', 1, '{{devices.host-only,devices.limits}}')"
             ))
             .await;
         self.facts(&facts(node, name, Some((self.pool, self.root_tenant)))).await;

@@ -226,3 +226,61 @@ async fn a_whole_node_is_held_by_one_and_counts_for_what_it_is() {
     assert_eq!(other["waitingReason"], "1 node: held whole by another claim");
     cloud.assert_sound().await;
 }
+
+#[tokio::test]
+async fn an_end_is_moved_only_to_what_is_to_come_and_only_while_there_is_one() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let endless = cloud.reserve(json!({ "gpus": 1 })).await;
+    let extend = |id: &serde_json::Value, rest: serde_json::Value| {
+        let mut request = rest;
+        request["id"] = id.clone();
+        cloud.call("reservations.extend", request)
+    };
+    assert_eq!(extend(&endless["id"], json!({ "hours": 1 })).await.code(), "INVALID_STATE");
+    let past = json!({ "expiresAt": "2020-01-01T00:00:00Z" });
+    assert_eq!(extend(&endless["id"], past).await.code(), "INVALID_INPUT");
+    let far = json!({ "expiresAt": "2999-01-01T00:00:00Z" });
+    assert_eq!(extend(&endless["id"], far).await.code(), "INVALID_INPUT");
+    let soon = kernel::testing::now().saturating_add(std::time::Duration::from_secs(7200)).to_string();
+    assert_eq!(extend(&endless["id"], json!({ "expiresAt": soon })).await.ok()["expiresAt"], json!(soon));
+    cloud.call("reservations.release", json!({ "id": endless["id"] })).await.ok();
+    assert_eq!(extend(&endless["id"], json!({ "hours": 1 })).await.code(), "INVALID_STATE");
+    let past = json!({ "pool": "gpu", "gpus": 1, "expiresAt": "2020-01-01T00:00:00Z" });
+    assert_eq!(cloud.call("reservations.create", past).await.code(), "INVALID_INPUT");
+}
+
+#[tokio::test]
+async fn a_second_release_finds_the_work_done() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 1 })).await;
+    let release = || cloud.call("reservations.release", json!({ "id": placed["id"] }));
+    let dry = cloud.call("reservations.release", json!({ "id": placed["id"], "dryRun": true })).await.ok();
+    assert_eq!((&dry["state"], &dry["dryRun"]), (&json!("placed"), &json!(true)));
+    for _ in 0..2 {
+        assert_eq!(release().await.ok()["state"], "releasing");
+    }
+    cloud.confirm_released(&placed).await;
+    assert_eq!(release().await.ok()["state"], "released");
+    assert_eq!(cloud.events("reservation.releasing").await, 1);
+}
+
+#[tokio::test]
+async fn lists_are_newest_first_and_go_on_by_cursor() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        made.push(cloud.reserve(json!({ "gpus": 1, "name": "batch" })).await["id"].clone());
+    }
+    made.reverse();
+    let first =
+        cloud.call("reservations.list", json!({ "limit": 2, "node": "node-0", "pool": "gpu" })).await.ok();
+    let ids = |page: &serde_json::Value| -> Vec<serde_json::Value> {
+        page["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect()
+    };
+    assert_eq!(ids(&first), made[..2]);
+    let rest = cloud.call("reservations.list", json!({ "limit": 2, "cursor": first["cursor"] })).await.ok();
+    assert_eq!((ids(&rest), rest.get("cursor")), (made[2..].to_vec(), None));
+    cloud.call("reservations.release", json!({ "id": made[0] })).await.ok();
+    let placed = cloud.call("reservations.list", json!({ "state": "placed", "name": "batch" })).await.ok();
+    assert_eq!(ids(&placed), made[1..]);
+}

@@ -188,6 +188,8 @@ async fn limits_go_only_to_nodes_that_enforce_them() {
     cloud.schedulable_changed(nodes[0]).await;
     let limited = cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1, "vcpu": 4 })).await;
     assert_eq!(limited.code(), "CAPACITY_UNAVAILABLE");
+    let host_only = cloud.call("reservations.create", json!({ "pool": "gpu", "vcpu": 4 })).await;
+    assert_eq!(host_only.code(), "CAPACITY_UNAVAILABLE");
     let kubernetes =
         cloud.call("reservations.create", json!({ "pool": "gpu", "gpus": 1, "binding": "kubernetes" })).await;
     assert_eq!(kubernetes.code(), "CAPACITY_UNAVAILABLE");
@@ -199,7 +201,10 @@ async fn a_capability_that_came_with_a_new_daemon_counts_from_the_next_facts_on(
     let (cloud, nodes) = Cloud::with_nodes(1).await;
     let request = json!({ "pool": "gpu", "gpus": 1, "binding": "kubernetes" });
     assert_eq!(cloud.call("reservations.create", request.clone()).await.code(), "CAPACITY_UNAVAILABLE");
-    cloud.db.batch("UPDATE node_status SET capabilities = '{binding.kubernetes,devices.limits}'").await;
+    cloud
+        .db
+        .batch("UPDATE node_status SET capabilities = '{binding.kubernetes,devices.limits,devices.limits}'")
+        .await;
     cloud.facts(&facts(nodes[0], "node-0", Some((cloud.pool, cloud.root_tenant)))).await;
     let placed = cloud.call("reservations.create", request).await.ok();
     assert_eq!((&placed["state"], &placed["binding"]), (&json!("placed"), &json!("kubernetes")));
