@@ -62,6 +62,8 @@ async fn after_the_restore_is_confirmed_the_node_is_led_on_and_not_suspected_aga
     let world = world().await;
     let machine = world.ready("gpu-1").await;
     let late = world.ready("gpu-2").await;
+    world.fleet.assemble(late.node_id()).await.unwrap();
+    world.pass(1);
     let body = spec(&machine, 9, 1);
     let signature = ours(&world, &body);
     claim(&world, &machine, 9, 1, &body, &signature).await;
@@ -76,7 +78,11 @@ async fn after_the_restore_is_confirmed_the_node_is_led_on_and_not_suspected_aga
     // It says Hello again before its spec was made anew.
     claim(&world, &machine, 9, 1, &body, &signature).await;
     assert_eq!(world.woken("node-spec").await.len(), 1);
-    // One that was away until now says so for the first time.
+    // One that was away until now says so for the first time, when its spec is under the new epoch already: only what it
+    // proved makes that anew.
+    world.pass(1);
+    let found = world.fleet.assemble(late.node_id()).await.unwrap();
+    assert_eq!(found, Assembled::Stored { generation: 2 });
     let body = spec(&late, 7, 1);
     let signature = ours(&world, &body);
     claim(&world, &late, 7, 1, &body, &signature).await;

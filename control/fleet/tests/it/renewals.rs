@@ -1,6 +1,8 @@
 use pki::renew::{RenewProof, RenewStatement};
 use pki::{OsEntropy, Purpose, SigningKey};
 use prost::Message;
+use std::time::Duration;
+use store::{Op, StoreError, sql};
 use wire::proto::agent::{FreshBinding, FreshStatement, RenewRequest};
 
 use crate::machine::Machine;
@@ -129,21 +131,27 @@ async fn a_fresh_node_gets_its_spec_bound_to_its_question() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revocation_leaves_no_certificate_that_a_renewal_slips_past_it() {
+async fn a_renewal_waits_for_a_revocation_under_way() {
     let world = world().await;
-    for _ in 0..8 {
-        let machine = world.joined("gpu-1", TokenIs::default()).await;
-        let node = machine.node_id().uuid();
-        let (_, csr) = next();
-        let request = machine.renewal(&world, &csr);
-        let revoke = async {
-            let api = crate::methods::Api::new(&world);
-            let name: String = world.row("SELECT name FROM nodes WHERE node_id = $1", &[&node]).await.get(0);
-            api.ok("nodes.revoke", serde_json::json!({ "node": name, "confirm": name })).await;
-        };
-        let _ = tokio::join!(renew(&world, &machine, &request), revoke);
-        let left =
-            world.rows("SELECT 1 FROM node_certs WHERE node_id = $1 AND revoked_at IS NULL", &[&node]).await;
-        assert!(left.is_empty());
-    }
+    let machine = world.joined("gpu-1", TokenIs::default()).await;
+    let (_, csr) = next();
+    let request = machine.renewal(&world, &csr);
+    let revoked = world.store.tx(Op::new("revoke"), |tx| {
+        Box::pin(async {
+            tx.execute(&sql("revoke_node", "UPDATE nodes SET state = 'revoked'"), &[]).await?;
+            tx.execute(&sql("revoke_certs", "UPDATE node_certs SET revoked_at = compute_now()"), &[]).await?;
+            // Not committed before the renewal stands behind it.
+            testkit::eventually(Duration::from_secs(10), || async {
+                let waiting = "SELECT count(*) FROM pg_stat_activity
+                               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                if world.count(waiting).await > 0 { Ok(()) } else { Err("a renewal that does not wait") }
+            })
+            .await;
+            Ok::<_, StoreError>(())
+        })
+    });
+    let (revoked, renewed) = tokio::join!(revoked, renew(&world, &machine, &request));
+    revoked.unwrap();
+    assert!(renewed.unwrap_err().contains("revoked"));
+    assert_eq!(world.count("SELECT count(*) FROM node_certs WHERE revoked_at IS NULL").await, 0);
 }
