@@ -106,6 +106,16 @@ impl Machine {
         inventory
     }
 
+    /// Has [`Watch::run`] make a whole pass soon: something happened that may have changed the machine.
+    pub fn look_soon(&self) {
+        lock(&self.readings).collected_at = None;
+        self.changed.wake();
+    }
+
+    fn is_asked_to_look(&self) -> bool {
+        lock(&self.readings).collected_at.is_none()
+    }
+
     /// Looks once. Returns whether the agent has something new to hear, and when to look again.
     pub async fn pass(&self) -> (bool, Duration) {
         let due = lock(&self.readings)
@@ -240,8 +250,9 @@ impl Watch {
         let mut last = None;
         loop {
             let now = self.machine.clock.monotonic();
-            // A wake-up is somebody else's news; only time makes another pass due.
-            let due = last.is_none_or(|last: Duration| now.saturating_sub(last) >= PASS_PERIOD);
+            // A wake-up is somebody else's news, unless it asks for a look.
+            let due = last.is_none_or(|last: Duration| now.saturating_sub(last) >= PASS_PERIOD)
+                || self.machine.is_asked_to_look();
             let news = if due {
                 last = Some(now);
                 self.machine.pass().await.0

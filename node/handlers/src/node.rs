@@ -117,8 +117,12 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
     let holds = Holds::new(files.clone());
     let record = data_dir.join("devices.json");
     let reload_owed = data_dir.join("sshd-reload-owed");
+    let freed = {
+        let machine = machine.clone();
+        Box::new(move || machine.look_soon())
+    };
     let convergers: Vec<Box<dyn Converger>> = vec![
-        Box::new(Devices::new(files.clone(), slices, hardware.clone(), holds.clone(), record)),
+        Box::new(Devices::new(files.clone(), slices, hardware.clone(), holds.clone(), record, freed)),
         Box::new(AccessFiles::new(files, sshd, tickets, reload_owed)),
     ];
     let kinds: Vec<Arc<dyn KindHandler>> = vec![

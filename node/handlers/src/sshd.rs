@@ -21,6 +21,8 @@ pub enum SshdError {
 pub trait Sshd: Send + Sync + 'static {
     /// `sshd -t` over the whole configuration as it is on disk.
     fn check(&self) -> BoxFuture<'_, Result<(), SshdError>>;
+    /// The file of CA keys that the configuration as a whole names, lowercase `none` for none; absent when sshd does not say.
+    fn trusted_ca_file(&self) -> BoxFuture<'_, Option<String>>;
     /// Has a running sshd read its configuration; sessions go on. One that does not run reads it when it starts.
     fn reload(&self) -> BoxFuture<'_, Result<(), SshdError>>;
 }
@@ -69,6 +71,16 @@ impl Sshd for HostSshd {
         })
     }
 
+    fn trusted_ca_file(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async move {
+            let output = self.run("sshd", &["-T"]).await.ok().filter(CommandOutput::success)?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.lines()
+                .find_map(|line| line.strip_prefix("trustedusercakeys "))
+                .map(|file| file.trim().to_owned())
+        })
+    }
+
     fn reload(&self) -> BoxFuture<'_, Result<(), SshdError>> {
         Box::pin(async move {
             for unit in UNITS {
@@ -93,6 +105,10 @@ impl Sshd for HostSshd {
 pub struct NoSshd;
 
 impl Sshd for NoSshd {
+    fn trusted_ca_file(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(futures::future::ready(None))
+    }
+
     fn check(&self) -> BoxFuture<'_, Result<(), SshdError>> {
         Box::pin(futures::future::ready(Ok(())))
     }

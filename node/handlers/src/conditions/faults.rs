@@ -86,11 +86,12 @@ impl Faults {
                 fault.device = uuid.to_owned();
             }
         }
-        if self.stored == before {
-            return Ok(false);
+        // The place in the log alone is not worth a write: what is read twice from there says nothing new.
+        let changed = self.stored.faults != before.faults;
+        if changed || self.stored.boot_id != before.boot_id {
+            self.store()?;
         }
-        self.store()?;
-        Ok(self.stored.faults != before.faults)
+        Ok(changed)
     }
 
     fn add(&mut self, event: &XidEvent, addresses: &Addresses, now: Timestamp) {

@@ -1,4 +1,4 @@
-//! Whether the GPUs that were here are here. A GPU can fall off the bus without a line in the log, so every collection is
+//! Whether the GPUs that were here are here and fit for work. A GPU can fall off the bus without a line in the log, so every collection is
 //! compared with the GPUs this machine is known to have.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +35,8 @@ pub struct Presence {
     silent: u32,
     problem: Option<GpuProblem>,
     lost: BTreeSet<String>,
+    /// Why a GPU that is there must take no work.
+    unfit: BTreeMap<String, String>,
 }
 
 impl Presence {
@@ -44,7 +46,15 @@ impl Presence {
             None
         });
         let known = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        Self { path, known, misses: BTreeMap::new(), silent: 0, problem: None, lost: BTreeSet::new() }
+        Self {
+            path,
+            known,
+            misses: BTreeMap::new(),
+            silent: 0,
+            problem: None,
+            lost: BTreeSet::new(),
+            unfit: BTreeMap::new(),
+        }
     }
 
     /// Takes in what one collection found.
@@ -54,6 +64,8 @@ impl Presence {
         self.problem = section.problem;
         self.silent = if section.problem.is_some() { self.silent.saturating_add(1) } else { 0 };
         self.lost = seen.iter().filter(|(_, gpu)| gpu.lost).map(|(uuid, _)| (*uuid).to_owned()).collect();
+        let unfit = seen.iter().filter(|(_, gpu)| !gpu.lost && !hw::may_take_work(gpu.health.verdict));
+        self.unfit = unfit.map(|(uuid, gpu)| ((*uuid).to_owned(), gpu.health.reasons.join("; "))).collect();
         for uuid in self.known.gpus.keys() {
             if seen.contains_key(uuid.as_str()) {
                 self.misses.remove(uuid);
@@ -110,6 +122,10 @@ impl Presence {
         for uuid in &self.lost {
             let message = "the GPU fell off the bus; reboot the machine".to_owned();
             facts.push(fact("GpuMissing", uuid, "Lost", message));
+        }
+        for (uuid, why) in &self.unfit {
+            let message = format!("{why}; clears when the driver calls the GPU healthy");
+            facts.push(fact("GpuUnhealthy", uuid, "Unhealthy", message));
         }
         let missed = self.misses.iter().filter(|(_, misses)| **misses >= MISSES_MIN);
         // While the driver says nothing of any GPU, that is the fault.

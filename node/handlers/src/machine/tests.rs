@@ -85,3 +85,16 @@ async fn the_inventory_is_collected_again_when_its_time_has_come() {
     assert!(rig.machine.pass().await.0);
     assert_ne!(rig.machine.inventory_hashes(), before);
 }
+
+#[tokio::test]
+async fn a_look_that_was_asked_for_is_a_whole_one() {
+    let rig = rig();
+    rig.machine.pass().await;
+    rig.hardware.inject(Fault::RowRemapFailure { gpu: 0 });
+    rig.machine.pass().await;
+    assert!(rig.machine.conditions().is_empty());
+    rig.machine.look_soon();
+    assert!(rig.machine.is_asked_to_look() && rig.machine.pass().await.0);
+    assert_eq!(rig.machine.conditions()[0].kind, "GpuUnhealthy");
+    assert!(!rig.machine.is_asked_to_look());
+}

@@ -121,9 +121,25 @@ impl AccessFiles {
         }
         let mut report = SectionReport::converged();
         if access.drop_in.is_some() {
-            report.conditions.extend(self.sshd.check().await.err().map(|err| sshd_fact(&err)));
+            report.conditions.extend(self.unfit().await);
         }
         Ok(report)
+    }
+
+    /// Why nobody gets in although the files are right.
+    async fn unfit(&self) -> Option<Fact> {
+        if let Err(err) = self.sshd.check().await {
+            let reason = match err {
+                SshdError::NotInstalled => "NotInstalled",
+                SshdError::Config { .. } => "Config",
+                SshdError::Reload { .. } | SshdError::Run(_) => "Unknown",
+            };
+            return Some(sshd_fact(reason, &format!("failed to {}", kit::chain(&err))));
+        }
+        let file = self.sshd.trusted_ca_file().await.filter(|file| file != plan::CA_FILE)?;
+        let why =
+            format!("sshd's configuration names {file:?} for its CA keys and does not include our drop-in");
+        Some(sshd_fact("NotIncluded", &why))
     }
 
     /// Puts the drop-in in place or takes it away. A configuration that sshd then refuses is put back as it was: sshd
@@ -204,19 +220,13 @@ fn ignored(what: &str) -> Fact {
     }
 }
 
-/// The files are right, and nobody gets in with them.
-fn sshd_fact(err: &SshdError) -> Fact {
-    let reason = match err {
-        SshdError::NotInstalled => "NotInstalled",
-        SshdError::Config { .. } => "Config",
-        SshdError::Reload { .. } | SshdError::Run(_) => "Unknown",
-    };
+fn sshd_fact(reason: &str, why: &str) -> Fact {
     Fact {
         kind: "SshdUnfit".into(),
         severity: Severity::Warning,
         device: String::new(),
         reason: reason.into(),
-        message: format!("nobody can log in with a certificate: failed to {}", kit::chain(err)),
+        message: format!("nobody can log in with a certificate: {why}"),
         age: None,
     }
 }

@@ -40,12 +40,17 @@ pub use observe::{Holds, HoldsError, LiveHolds};
 /// Advertised: a hold may be a Kubernetes node's.
 pub const CAPABILITY_KUBERNETES: &str = "binding.kubernetes";
 
+/// What is told that GPUs came free.
+pub type Freed = Box<dyn Fn() + Send + Sync>;
+
 pub struct Devices {
     files: Arc<dyn Files>,
     slices: Arc<dyn Slices>,
     hardware: Arc<dyn hw::Hardware>,
     holds: Holds,
     failures: Failures,
+    /// Called when GPUs came free: whoever used them may have left them broken.
+    freed: Freed,
     /// What this process reported. The agent journals a report after the pass that makes it, so a new process starts
     /// with nothing reported and says everything that holds again.
     reported: BTreeSet<(AllocationId, Told)>,
@@ -66,8 +71,10 @@ impl Devices {
         hardware: Arc<dyn hw::Hardware>,
         holds: Holds,
         record: PathBuf,
+        freed: Freed,
     ) -> Self {
-        Self { files, slices, hardware, holds, failures: Failures::at(record), reported: BTreeSet::new() }
+        let failures = Failures::at(record);
+        Self { files, slices, hardware, holds, failures, freed, reported: BTreeSet::new() }
     }
 
     async fn pass(&mut self, spec: &NodeSpec, context: &ConvergeContext) -> SectionReport {
@@ -221,6 +228,7 @@ impl Devices {
                 let file = HostFile::Cdi(allocation);
                 self.files.remove(&file).await.map_err(|err| failed(&err))?;
                 observed.holds.remove(&file.name());
+                (self.freed)();
                 tracing::info!(allocation_id = %allocation, "hold released");
                 Ok(())
             }

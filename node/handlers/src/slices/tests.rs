@@ -18,7 +18,7 @@ fn limits() -> SliceLimits {
     SliceLimits {
         cpu_millis: 2500,
         memory_bytes: 4 << 30,
-        cpus: "0-3".parse().unwrap(),
+        cpus: "0".parse().unwrap(),
         mems: "0".parse().unwrap(),
         hugepages_1gi: 2,
     }
@@ -117,20 +117,20 @@ fn host(root: &Path) -> (Arc<StandIn>, SystemdSlices) {
 }
 
 /// What holds for every side of the port. `populate` starts or ends something in a slice.
-async fn conforms(slices: &dyn Slices, populate: &dyn Fn(AllocationId, bool)) {
+async fn conforms(slices: &dyn Slices, limits: SliceLimits, populate: &dyn Fn(AllocationId, bool)) {
     let (one, two) = (allocation(1), allocation(2));
     slices.support().unwrap();
     assert_eq!(slices.list().await.unwrap(), []);
-    assert!(!slices.in_force(one, &limits()).await.unwrap());
+    assert!(!slices.in_force(one, &limits).await.unwrap());
     assert_eq!(slices.remove(one).await.unwrap(), Removal::Gone);
 
-    slices.apply(one, &limits()).await.unwrap();
-    slices.apply(one, &limits()).await.unwrap();
+    slices.apply(one, &limits).await.unwrap();
+    slices.apply(one, &limits).await.unwrap();
     slices.apply(two, &SliceLimits { memory_bytes: 1 << 30, ..SliceLimits::default() }).await.unwrap();
     assert_eq!(slices.list().await.unwrap(), [one, two]);
-    assert!(slices.in_force(one, &limits()).await.unwrap());
+    assert!(slices.in_force(one, &limits).await.unwrap());
 
-    let less = SliceLimits { cpu_millis: 0, hugepages_1gi: 0, ..limits() };
+    let less = SliceLimits { cpu_millis: 0, hugepages_1gi: 0, ..limits.clone() };
     assert!(!slices.in_force(one, &less).await.unwrap());
     slices.apply(one, &less).await.unwrap();
     assert!(slices.in_force(one, &less).await.unwrap());
@@ -146,7 +146,7 @@ async fn conforms(slices: &dyn Slices, populate: &dyn Fn(AllocationId, bool)) {
 #[tokio::test]
 async fn the_fake_conforms() {
     let slices = FakeSlices::new();
-    conforms(&slices, &|allocation, populated| slices.set_populated(allocation, populated)).await;
+    conforms(&slices, limits(), &|allocation, populated| slices.set_populated(allocation, populated)).await;
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn systemd_conforms_over_a_stand_in() {
         let file = stand_in.dir(&name(allocation)).join("cgroup.events");
         std::fs::write(file, format!("populated {}\n", u8::from(populated))).unwrap();
     };
-    conforms(&slices, &populate).await;
+    conforms(&slices, limits(), &populate).await;
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn the_limits_are_set_before_the_slice_starts() {
         [
             format!(
                 "set-property --runtime {slice} CPUQuota=250% CPUWeight=250 MemoryMax=4294967296 MemorySwapMax=0 \
-                 AllowedCPUs=0-3 AllowedMemoryNodes=0 TasksMax=65536"
+                 AllowedCPUs=0 AllowedMemoryNodes=0 TasksMax=65536"
             ),
             format!("start {slice}"),
         ]
@@ -214,4 +214,37 @@ fn a_slice_name_reads_back() {
     for other in ["bcd-alloc-.slice", "bcd-alloc-x.slice", "user.slice", "bcd-alloc-alloc_1.slice"] {
         assert_eq!(allocation_of(other), None);
     }
+}
+
+/// The real systemd, where it runs and cgroup v2 has the controllers. Its two slices carry ids nobody else uses.
+#[tokio::test]
+async fn systemd_itself_conforms_where_it_runs() {
+    let clock = Arc::new(kit::SystemClock::new());
+    let slices = SystemdSlices::new("/", Arc::new(hw::HostCommands::new()), clock);
+    if let Err(none) = slices.support() {
+        eprintln!("skipped: {none}");
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !slices.list().await.unwrap().is_empty() {
+        eprintln!("skipped: not root, or this host has holds");
+        return;
+    }
+    let workload: Mutex<Option<std::process::Child>> = Mutex::new(None);
+    let populate = |allocation, populated: bool| {
+        let mut workload = workload.lock().unwrap();
+        if populated {
+            let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+            let procs = format!("/sys/fs/cgroup/bcd.slice/bcd-alloc.slice/{}/cgroup.procs", name(allocation));
+            std::fs::write(procs, child.id().to_string()).unwrap();
+            *workload = Some(child);
+        } else if let Some(mut child) = workload.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    };
+    // Not every CPU has pages of 1 GiB.
+    let pages = Path::new("/sys/kernel/mm/hugepages/hugepages-1048576kB").exists();
+    let limits = SliceLimits { hugepages_1gi: if pages { 2 } else { 0 }, ..limits() };
+    conforms(&slices, limits, &populate).await;
+    assert_eq!(slices.remove(allocation(2)).await.unwrap(), Removal::Gone);
 }

@@ -13,10 +13,12 @@ async fn the_unit_that_is_loaded_is_reloaded() {
         .answer("systemctl show --property=LoadState --value ssh.service", CommandOutput::ok("not-found\n"))
         .answer("systemctl show --property=LoadState --value sshd.service", CommandOutput::ok("loaded\n"))
         .answer("systemctl try-reload-or-restart sshd.service", CommandOutput::ok(""))
-        .answer("sshd -t", CommandOutput::ok(""));
+        .answer("sshd -t", CommandOutput::ok(""))
+        .answer("sshd -T", CommandOutput::ok("port 22\ntrustedusercakeys /etc/ssh/bc_ca.pub\n"));
     let sshd = HostSshd::new(root.path(), Arc::new(commands));
     sshd.check().await.unwrap();
     sshd.reload().await.unwrap();
+    assert_eq!(sshd.trusted_ca_file().await.as_deref(), Some("/etc/ssh/bc_ca.pub"));
     assert!(root.path().join("run/sshd").is_dir());
 }
 

@@ -77,3 +77,17 @@ fn a_machine_that_never_had_a_gpu_misses_none() {
     }
     assert!(presence.facts().is_empty());
 }
+
+#[tokio::test]
+async fn a_gpu_the_driver_does_not_call_healthy_takes_no_work_until_it_does() {
+    let (_dir, mut presence) = fresh();
+    let hardware = FakeHardware::new(1);
+    hardware.inject(Fault::RowRemapPending { gpu: 0 });
+    presence.take(&seen(&hardware).await).unwrap();
+    let facts = presence.facts();
+    assert_eq!((facts[0].kind.as_str(), facts[0].severity), ("GpuUnhealthy", Severity::Blocking));
+    assert!(facts[0].message.contains("a row remap waits"), "{}", facts[0].message);
+    hardware.clear(|_| true);
+    presence.take(&seen(&hardware).await).unwrap();
+    assert!(presence.facts().is_empty());
+}

@@ -121,6 +121,8 @@ fn lines<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<u8> {
     text.into_bytes()
 }
 
+pub const CA_FILE: &str = "/etc/ssh/bc_ca.pub";
+
 fn drop_in() -> Vec<u8> {
     b"# Written by bcd: break-glass logins with certificates of the deployment's CAs.\n\
       TrustedUserCAKeys /etc/ssh/bc_ca.pub\n\

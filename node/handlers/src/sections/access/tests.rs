@@ -1,8 +1,6 @@
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hw::HostCommands;
 use model::NodeId;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +9,8 @@ use wire::proto::agent::{AccessAccount, AccessSection};
 use super::*;
 use crate::files::HostPaths;
 use crate::files::testing::{Trap, TrappedFiles};
+
+mod login;
 
 pub(super) fn node() -> NodeId {
     NodeId::from_uuid(uuid::Uuid::from_u128(5))
@@ -37,6 +37,7 @@ struct FakeSshd {
     refuses: AtomicBool,
     will_not_reload: AtomicBool,
     missing: AtomicBool,
+    not_included: AtomicBool,
     reloads: Mutex<u32>,
 }
 
@@ -51,6 +52,11 @@ impl Sshd for FakeSshd {
                 false => Ok(()),
             }
         })
+    }
+
+    fn trusted_ca_file(&self) -> BoxFuture<'_, Option<String>> {
+        let file = if self.not_included.load(Ordering::SeqCst) { "none" } else { "/etc/ssh/bc_ca.pub" };
+        Box::pin(futures::future::ready(Some(file.to_owned())))
     }
 
     fn reload(&self) -> BoxFuture<'_, Result<(), SshdError>> {
@@ -208,6 +214,20 @@ async fn a_host_without_sshd_has_the_files_and_says_so() {
 }
 
 #[tokio::test]
+async fn an_sshd_that_does_not_include_the_drop_in_is_found_out() {
+    let host = Host::new();
+    let (report, _) = host.pass(Trap::Never, section()).await;
+    assert!(report.conditions.is_empty());
+    host.sshd.not_included.store(true, Ordering::SeqCst);
+    let (report, _) = host.pass(Trap::Never, section()).await;
+    assert_eq!(report.state, SectionState::Converged);
+    assert_eq!(
+        (report.conditions[0].kind.as_str(), report.conditions[0].reason.as_str()),
+        ("SshdUnfit", "NotIncluded")
+    );
+}
+
+#[tokio::test]
 async fn a_link_in_a_files_place_is_replaced() {
     let host = Host::new();
     let victim = host.root.path().join("victim");
@@ -235,36 +255,4 @@ async fn an_invalid_section_refuses_the_spec_and_is_terminal_when_held() {
     assert!((validator.check)(&spec(bad), node()).is_err());
     assert!((validator.check)(&spec(section()), node()).is_ok());
     assert!((validator.check)(&NodeSpec::default(), node()).is_ok());
-}
-
-/// The real sshd reads what is written. Its paths are absolute, so the drop-in's are moved below the test's root.
-#[tokio::test]
-async fn sshd_itself_takes_the_drop_in() {
-    let host = Host::new();
-    host.converged(section()).await;
-    let root = host.root.path();
-    let drop_in = std::fs::read_to_string(root.join("etc/ssh/sshd_config.d/10-better-compute.conf")).unwrap();
-    let moved = drop_in.replace(" /etc/ssh/", &format!(" {}/etc/ssh/", root.display()));
-    let key = root.join("host_key");
-    let config = root.join("sshd_config");
-    std::fs::write(&config, format!("{moved}HostKey {}\nPort 2222\n", key.display())).unwrap();
-    let commands = HostCommands::new();
-    let run = async |program: &str, args: &[&str]| hw::Commands::run(&commands, program, args).await;
-    let key_path = key.display().to_string();
-    let made = run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &key_path]).await;
-    let krl = root.join("etc/ssh/bc_krl").display().to_string();
-    if !made.is_ok_and(|made| made.success()) {
-        eprintln!("skipped: ssh-keygen is not installed");
-        return;
-    }
-    let shown = run("ssh-keygen", &["-Q", "-l", "-f", &krl]).await.unwrap();
-    assert!(shown.success() && String::from_utf8_lossy(&shown.stdout).contains("serial: 7"), "{shown:?}");
-    let sshd = Path::new("/usr/sbin/sshd");
-    if !sshd.exists() {
-        eprintln!("skipped: sshd is not installed");
-        return;
-    }
-    std::fs::create_dir_all("/run/sshd").unwrap();
-    let checked = run("/usr/sbin/sshd", &["-t", "-f", &config.display().to_string()]).await.unwrap();
-    assert!(checked.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hw::fake::Fault;
 use hw::{FakeHardware, Hardware as _};
@@ -18,6 +19,8 @@ struct Host {
     hardware: Arc<FakeHardware>,
     slices: Arc<FakeSlices>,
     gpus: Vec<String>,
+    /// How often GPUs came free.
+    freed: Arc<AtomicUsize>,
 }
 
 /// One process of the daemon.
@@ -32,17 +35,27 @@ impl Host {
         let hardware = Arc::new(FakeHardware::new(7));
         let inventory = hardware.inventory().await;
         let gpus = inventory.gpus.gpus.into_iter().filter_map(|gpu| gpu.uuid).collect();
-        Self { root: tempfile::tempdir().unwrap(), hardware, slices: Arc::new(FakeSlices::new()), gpus }
+        Self {
+            root: tempfile::tempdir().unwrap(),
+            hardware,
+            slices: Arc::new(FakeSlices::new()),
+            gpus,
+            freed: Arc::default(),
+        }
     }
 
     fn process(&self, trap: Trap) -> Process {
         let files = Arc::new(TrappedFiles::new(HostPaths::simulated(self.root.path()), trap));
+        let freed = self.freed.clone();
         let devices = Devices::new(
             files.clone(),
             self.slices.clone(),
             self.hardware.clone(),
             Holds::new(files.clone()),
             self.root.path().join("data/devices.json"),
+            Box::new(move || {
+                freed.fetch_add(1, Ordering::SeqCst);
+            }),
         );
         Process { devices, files, first_pass: true }
     }
@@ -144,6 +157,7 @@ async fn a_hold_is_bound_reported_once_and_released() {
     assert_eq!((report.state, told(&report)), (SectionState::Converged, vec!["released 1".into()]));
     assert_eq!(host.text(&HostFile::Cdi(allocation(1))), None);
     assert_eq!(host.text(&HostFile::AllocationEnv(allocation(1))), None);
+    assert_eq!(host.freed.load(Ordering::SeqCst), 1, "a freed GPU is looked at");
     assert_eq!(told(&daemon.pass(8, &[released(1)]).await), Vec::<String>::new());
     assert_eq!(told(&daemon.pass(9, &spec).await), ["bound 1"], "a later hold is a transition again");
 }
