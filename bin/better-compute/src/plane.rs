@@ -94,7 +94,8 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         return Ok(Plane { api: None, gateway });
     };
     let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
-    let ledger = Ledger::new(store.clone());
+    let join = if config.roles.api { join_facts(&config.keys, gateway_url.as_deref())? } else { None };
+    let ledger = Ledger::with_join(store.clone(), config.rng.clone(), join);
     let running =
         Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
     let methods = vec![
@@ -180,6 +181,20 @@ async fn start_gateway(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow:
         Ok::<(), Infallible>(())
     });
     Ok(address)
+}
+
+/// What `system.info` tells whoever installs a machine.
+fn join_facts(keys: &KeyFolder, gateway_url: Option<&str>) -> anyhow::Result<Option<api::system::JoinFacts>> {
+    let Some(gateway_url) = gateway_url else { return Ok(None) };
+    let pins = keys.public_pins()?;
+    Ok(Some(api::system::JoinFacts {
+        gateway_url: gateway_url.to_owned(),
+        server_name: keys.deployment.gateway_names.first().cloned(),
+        serving_ca_pin: pins.serving_ca_pin,
+        join_signing_pin: pins.join_signing_pin,
+        join_encryption_pin: pins.join_encryption_pin,
+        join_encryption_key: Some(pins.join_encryption_jwk.to_string()),
+    }))
 }
 
 /// What a machine reads before it joins. Its pins are checked against those it was given by another way.
