@@ -1,3 +1,4 @@
+mod commands;
 mod crash;
 mod frames;
 mod rig;

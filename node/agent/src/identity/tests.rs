@@ -70,6 +70,9 @@ fn a_crash_anywhere_in_a_renewal_leaves_the_old_identity_or_the_new_one_whole() 
             same(&store.load().unwrap().unwrap(), expected),
             "and again, after what the first load mended"
         );
+        // The key in use is under its own name, where the next renewal does not write.
+        let kept = store.read_key(KEY_FILE).unwrap().unwrap();
+        assert_eq!(kept.verifying_key(), expected.key.verifying_key(), "crash after step {crash_after}");
         store.store(&new).unwrap();
         assert!(same(&store.load().unwrap().unwrap(), &new), "a renewal after that one works");
     }

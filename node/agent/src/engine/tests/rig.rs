@@ -3,16 +3,21 @@
 use std::sync::Arc;
 
 use kit::SeededRng;
+use model::SectionState;
 use prost::Message;
-use wire::proto::agent::gateway_frame::Frame as GatewayFrameKind;
+use wire::proto::agent::gateway_frame::Frame as Gateway;
 use wire::proto::agent::node_frame::Frame;
-use wire::proto::agent::{CommandUpdate, Hello, NodeFrame, Welcome};
+use wire::proto::agent::{
+    AllocationBound, CommandUpdate, DeviceAssignment, DevicesSection, EventClass, Hello, NodeFrame, NodeSpec,
+    StatusReport, Welcome, node_report,
+};
 
+use crate::converge::{PassReport, Report, SectionReport};
 use crate::engine::*;
 use crate::hardware::NoHardware;
 use crate::identity::Identity;
 use crate::journal::{JournalStore, MemoryJournal};
-use crate::testing::{Deployment, at, incarnation, journal_id};
+use crate::testing::{Deployment, at, command_id, incarnation, journal_id};
 
 pub const NODE: u128 = 5;
 
@@ -109,7 +114,7 @@ impl Rig {
         self.step(Input::Tick);
     }
 
-    pub fn frame(&mut self, frame: GatewayFrameKind) {
+    pub fn frame(&mut self, frame: Gateway) {
         self.step(Input::Frame(Box::new(GatewayFrame { frame: Some(frame) })));
     }
 
@@ -140,7 +145,7 @@ impl Rig {
     pub fn open(&mut self) -> Hello {
         let hello = self.greet();
         let welcome = self.welcome();
-        self.frame(GatewayFrameKind::Welcome(welcome));
+        self.frame(Gateway::Welcome(welcome));
         hello
     }
 
@@ -220,4 +225,51 @@ pub fn refreshed() -> Outcome {
 /// The encoded form of any message.
 pub fn bytes(message: &impl Message) -> Vec<u8> {
     message.encode_to_vec()
+}
+
+pub fn spec(hold: &str) -> NodeSpec {
+    let assignment = DeviceAssignment { allocation_id: hold.into(), ..DeviceAssignment::default() };
+    NodeSpec { devices: Some(DevicesSection { assignments: vec![assignment] }), ..NodeSpec::default() }
+}
+
+/// A node at generation 1, with an open session and nothing under way.
+pub fn at_generation_one() -> Rig {
+    let mut rig = Rig::new();
+    let hello = rig.open();
+    assert!(hello.fresh);
+    let delivered =
+        rig.deployment.signed_spec(&rig.deployment.spec_body(NODE, 1, spec("a")), Some(&hello.nonce));
+    rig.frame(Gateway::DesiredState(delivered));
+    rig.step(Input::Passed(pass(1, SectionState::Converged, vec![])));
+    rig.take_sent();
+    rig.effects.clear();
+    rig
+}
+
+pub fn pass(generation: u64, devices: SectionState, reports: Vec<Report>) -> PassReport {
+    let mut sections: BTreeMap<u32, SectionReport> =
+        model::Section::ALL.iter().map(|section| (section.number(), SectionReport::converged())).collect();
+    sections.insert(2, SectionReport { reports, ..SectionReport::of(devices) });
+    PassReport { generation, sections }
+}
+
+pub fn bound(allocation: &str) -> Report {
+    let body =
+        AllocationBound { allocation_id: allocation.into(), generation: 1, ..AllocationBound::default() };
+    Report { class: EventClass::Transition, body: node_report::Report::AllocationBound(body) }
+}
+
+pub fn statuses(rig: &mut Rig) -> Vec<StatusReport> {
+    rig.take_sent()
+        .into_iter()
+        .filter_map(|frame| match frame.frame {
+            Some(Frame::Status(status)) => Some(status),
+            _ => None,
+        })
+        .collect()
+}
+
+pub fn deliver(rig: &mut Rig, n: u128, kind: CommandKind) {
+    let command = rig.deployment.command(NODE, command_id(n), kind);
+    rig.frame(Gateway::Command(command));
 }
