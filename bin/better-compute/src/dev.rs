@@ -110,7 +110,9 @@ impl Folder {
             true => std::env::temp_dir().join(format!("better-compute-dev-{}", std::process::id())),
             false => std::path::absolute(&args.data_dir)?,
         };
-        kit::fs::create_dir(&path, 0o700)?;
+        // As root the database runs as a user of its own, who has to pass through here. What is secret has a mode of its own.
+        let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
+        kit::fs::create_dir(&path, mode)?;
         check_owner(&path)?;
         let lock_path = path.join("lock");
         let lock = std::fs::OpenOptions::new()
@@ -173,7 +175,7 @@ async fn start_database(args: &DevArgs, folder: &Folder, screen: &mut Screen) ->
     let watch = SystemClock::new();
     let config = match args.memory {
         true => EmbeddedConfig::memory(),
-        false => EmbeddedConfig::durable(folder.path.join("pg")),
+        false => EmbeddedConfig::durable(database_dir(&folder.path)?),
     };
     let database = Embedded::start(config).await?;
     let seconds = watch.monotonic().as_secs_f64();
@@ -182,6 +184,19 @@ async fn start_database(args: &DevArgs, folder: &Folder, screen: &mut Screen) ->
         &format!("private cluster in {} (started in {seconds:.1} s)", shown(database.dir())),
     );
     Ok(database)
+}
+
+/// In the data folder; as root under a folder that other users may not pass, like /root, in a place of the system's.
+fn database_dir(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    let passable = |path: &Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o001 != 0);
+    if !rustix::process::geteuid().is_root() || data_dir.ancestors().all(passable) {
+        return Ok(data_dir.join("pg"));
+    }
+    let name: String = data_dir.to_string_lossy().trim_matches('/').replace('/', "-");
+    let dir = Path::new("/var/lib/better-compute-dev").join(name);
+    kit::fs::create_dir(Path::new("/var/lib/better-compute-dev"), 0o711)?;
+    Ok(dir)
 }
 
 async fn run_on(
