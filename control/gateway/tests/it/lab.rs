@@ -138,7 +138,7 @@ impl Lab {
 pub fn quick() -> Timing {
     Timing {
         heartbeat: Duration::from_secs(10),
-        hello_within: Duration::from_millis(400),
+        hello_within: Duration::from_secs(3),
         ttl: Duration::from_secs(3),
         renew: Duration::from_millis(300),
         beat: Duration::from_millis(50),

@@ -1,6 +1,7 @@
 //! The gateway against real sockets and TLS, and both delivery stores against the rules they share.
 
 mod client;
+mod deployed;
 mod end_to_end;
 mod in_memory;
 mod lab;
