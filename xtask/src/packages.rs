@@ -24,6 +24,16 @@ pub const OPENSSH_CLIENT: Package = Package {
 pub const IPROUTE: Package =
     Package { name: "iproute2", why: "network namespaces for fault tests", present: || on_path("ip") };
 
+pub const QEMU: Package = Package {
+    name: "qemu-system-x86",
+    why: "whole machines for end-to-end tests",
+    present: || on_path("qemu-system-x86_64"),
+};
+pub const QEMU_UTILS: Package =
+    Package { name: "qemu-utils", why: "the disks of those machines", present: || on_path("qemu-img") };
+pub const MMDEBSTRAP: Package =
+    Package { name: "mmdebstrap", why: "what is on those disks", present: || on_path("mmdebstrap") };
+
 fn postgresql_present() -> bool {
     if on_path("initdb") && on_path("postgres") {
         return true;
@@ -62,7 +72,8 @@ pub fn ensure(packages: &[Package]) -> anyhow::Result<()> {
     run::must(Command::new("apt-get").args(["update", "-qq"]))?;
     let installed = run::must(
         Command::new("apt-get")
-            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            // A package that somebody chose is not taken away for one of ours.
+            .args(["install", "-y", "-qq", "--no-install-recommends", "--no-remove"])
             .args(&names)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     );

@@ -3,7 +3,14 @@
 use crate::{packages, run};
 
 pub fn run(args: &[String]) -> anyhow::Result<()> {
-    packages::ensure(&[packages::POSTGRESQL, packages::OPENSSH_CLIENT, packages::IPROUTE])?;
+    packages::ensure(&[
+        packages::POSTGRESQL,
+        packages::OPENSSH_CLIENT,
+        packages::IPROUTE,
+        packages::QEMU,
+        packages::QEMU_UTILS,
+        packages::MMDEBSTRAP,
+    ])?;
     if args.is_empty() {
         // End-to-end tests start the real programs.
         run::must(run::cargo().args(["build", "--workspace", "--bins", "--locked"]))?;

@@ -1,4 +1,5 @@
 //! End-to-end tests on real processes: the programs as a person starts them, a real PostgreSQL, real TLS.
 
 pub mod dev;
+pub mod guest;
 pub mod program;

@@ -1,3 +1,4 @@
 //! One binary for all end-to-end tests.
 
+mod guest;
 mod quickstart;
