@@ -57,6 +57,8 @@ struct Token {
 
 /// One text for every way a token can be wrong that a guesser could tell apart.
 const TOKEN_UNKNOWN: &str = "the join token is unknown, expired or revoked";
+const OBSERVES: &str =
+    "the deployment only observes until an operator confirms its database; ask again later";
 const TOKEN_USED_UP: &str = "the join token has been used as often as it may be";
 
 impl Fleet {
@@ -69,9 +71,13 @@ impl Fleet {
                     let Some(row) = tx.query_opt(&sql::INBOX_LOCK, &[&inbox_id]).await? else {
                         return Ok(());
                     };
+                    let observes: bool = tx.query_one(&sql::DEPLOYMENT, &[]).await?.get("observe_only");
                     let answer = match row.get::<_, &str>("kind") {
-                        "join" => self.join(tx, &row).await?,
+                        // Goes on whatever is suspected of the database: certificates last a day, and a node whose own has
+                        // run out is lost to whoever finds out.
                         "renew" => self.renew(tx, &row).await?,
+                        _ if observes => Answer::Refused(OBSERVES.to_owned()),
+                        "join" => self.join(tx, &row).await?,
                         _ => self.bind_fresh(tx, &row).await?,
                     };
                     let (reply, refusal) = match answer {
@@ -392,6 +398,11 @@ pub struct JoinQueue(pub Fleet);
 impl QueueHandler for JoinQueue {
     fn queue(&self) -> &'static str {
         JOIN_QUEUE
+    }
+
+    /// It refuses by itself what may not be while the deployment only observes.
+    fn acts(&self) -> bool {
+        false
     }
 
     fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {

@@ -5,7 +5,7 @@
 
 use store::{Sql, sql};
 
-pub const DEPLOYMENT: Sql = sql("fleet_deployment", "SELECT deployment_id, epoch FROM deployment");
+pub const DEPLOYMENT: Sql = sql("fleet_deployment", "SELECT epoch, observe_only FROM deployment");
 pub const DEPLOYMENT_LOCK: Sql =
     sql("fleet_deployment_lock", "SELECT deployment_id, epoch FROM deployment FOR NO KEY UPDATE");
 pub const DEPLOYMENT_ID_PUT: Sql =

@@ -19,6 +19,10 @@ pub type Handler = Arc<dyn Fn(Arc<Call>, Value) -> BoxFuture<'static, Result<Val
 pub trait QueueHandler: Send + Sync + 'static {
     /// The queue's name, which is also its metric label.
     fn queue(&self) -> &'static str;
+    /// Whether handling changes intent or the outside world. One that does not, or minds it by itself, runs in observe-only too.
+    fn acts(&self) -> bool {
+        true
+    }
     fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>>;
 }
 

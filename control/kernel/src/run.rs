@@ -1,8 +1,8 @@
 //! What repeats: queues and their handlers, passes, and the relay of events.
 //!
 //! Each loop looks, acts, and sleeps until it is woken or its period is over. A wake-up during a look means another look.
-//! While the deployment is observe-only (its database was found to be older than what it had ordered), queues are not
-//! claimed from and passes that act do not run; what only records goes on.
+//! While the deployment is observe-only (its database was found to be older than what it had ordered), queues and
+//! passes that act do not run; what only records goes on.
 
 mod metrics;
 mod passes;

@@ -155,3 +155,23 @@ async fn a_renewal_waits_for_a_revocation_under_way() {
     assert!(renewed.unwrap_err().contains("revoked"));
     assert_eq!(world.count("SELECT count(*) FROM node_certs WHERE revoked_at IS NULL").await, 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_that_observes_renews_and_lets_nobody_new_in() {
+    let world = world().await;
+    let machine = world.joined("gpu-1", TokenIs::default()).await;
+    world
+        .run(
+            "UPDATE deployment SET observe_only = true, observe_reason = 'a test', observe_since = compute_now()",
+            &[],
+        )
+        .await;
+    let (_, csr) = next();
+    assert!(renew(&world, &machine, &machine.renewal(&world, &csr)).await.is_ok());
+    let token = world.token(TokenIs::default()).await;
+    let refused = world.join(&Machine::new("gpu-2"), &token).await.unwrap_err();
+    assert!(refused.contains("only observes"), "{refused}");
+    let asked = FreshStatement { node_id: machine.node_id().to_string(), ..FreshStatement::default() };
+    let refused = world.ask("fresh", &asked.encode_to_vec(), None).await.unwrap_err();
+    assert!(refused.contains("only observes"), "{refused}");
+}

@@ -157,6 +157,36 @@ async fn a_deployment_that_observes_handles_nothing_until_it_may_act() {
     assert_eq!(recorder.times("k"), 1, "it was handled only after");
 }
 
+/// Records what is so, and nothing else.
+struct Quiet(Arc<Recorder>);
+
+impl QueueHandler for Quiet {
+    fn queue(&self) -> &'static str {
+        self.0.queue()
+    }
+
+    fn acts(&self) -> bool {
+        false
+    }
+
+    fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
+        self.0.handle(key)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_does_not_act_goes_on_while_the_deployment_observes() {
+    let db = db().await;
+    db.batch(OBSERVE).await;
+    let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = Arc::new(Quiet(recorder.clone()));
+    let running = process("one", &db.store);
+    run_queues(&running, std::slice::from_ref(&handler), 4);
+    wake(&db.store, QUEUE, "k").await;
+    until_empty(&db).await;
+    assert_eq!(recorder.times("k"), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_share_a_queue_and_a_key_runs_in_one_of_them() {
     let db = db().await;
