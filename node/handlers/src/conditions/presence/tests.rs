@@ -86,7 +86,7 @@ async fn a_gpu_the_driver_does_not_call_healthy_takes_no_work_until_it_does() {
     presence.take(&seen(&hardware).await).unwrap();
     let facts = presence.facts();
     assert_eq!((facts[0].kind.as_str(), facts[0].severity), ("GpuUnhealthy", Severity::Blocking));
-    assert!(facts[0].message.contains("a row remap waits"), "{}", facts[0].message);
+    assert!(facts[0].message.contains("waits for a GPU reset"), "{}", facts[0].message);
     hardware.clear(|_| true);
     presence.take(&seen(&hardware).await).unwrap();
     assert!(presence.facts().is_empty());
