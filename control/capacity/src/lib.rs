@@ -58,6 +58,11 @@ use books::Books;
 pub use invariants::{Violation, invariants};
 pub use reconcile::PLACE_QUEUE;
 
+/// Statements on the way of every call or report, for the test that looks at their plans.
+pub fn hot_statements() -> Vec<store::Sql> {
+    sql::HOT.to_vec()
+}
+
 /// The module's methods, its part of node specs, and its ear for nodes. Cheap to clone; clones share their books.
 #[derive(Clone)]
 pub struct Capacity(Arc<Inner>);

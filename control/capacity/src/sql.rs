@@ -387,6 +387,29 @@ pub const POOL_UPDATE: Sql = sql(
 );
 pub const POOL_POLICY: Sql = sql("pool_policy", "SELECT policy FROM pools WHERE pool_id = $1");
 
+/// On the way of every call, report or pass.
+pub const HOT: &[Sql] = &[
+    RESERVATION_ADMIT,
+    RESERVATION_PLACED,
+    RESERVATION_LOCK,
+    RESERVATION_GET,
+    RESERVATIONS_EXPIRING,
+    RESERVATIONS_IN_LINE,
+    POOLS_WAITING,
+    ALLOCATION_BOOK,
+    ALLOCATION_FIND,
+    ALLOCATION_LOCK,
+    ALLOCATION_BOUND,
+    ALLOCATION_RELEASING,
+    ALLOCATION_END,
+    NODE_ASSIGNMENTS,
+    NODE_HOLDS,
+    QUOTA_HOLDS_DELETE,
+    ATOMS_OF_NODE,
+    BOOKS_CHANGED,
+    BOOKS_NODES,
+];
+
 /// For the test that prepares them.
 #[cfg(test)]
 pub const ALL: &[Sql] = &[

@@ -161,6 +161,37 @@ impl Cloud {
         }
     }
 
+    /// How the database would go about a statement of which it knows no parameter, where it may not read tables whole.
+    pub async fn plan(&self, statement: &store::Sql) -> String {
+        let leak = |text: String| store::sql("plan", Box::leak(text.into_boxed_str()));
+        let count = (1..20).filter(|n| statement.text.contains(&format!("${n}"))).count();
+        let nulls = vec!["NULL"; count].join(", ");
+        let nulls = if count > 0 { format!("({nulls})") } else { nulls };
+        let steps = [
+            leak("SET LOCAL enable_seqscan = off".to_owned()),
+            leak("SET LOCAL plan_cache_mode = force_generic_plan".to_owned()),
+            leak(format!("PREPARE planned AS {}", statement.text)),
+        ];
+        let explain = leak(format!("EXPLAIN EXECUTE planned {nulls}"));
+        let steps = &steps;
+        let rows = self
+            .db
+            .store
+            .tx(OP, |tx| {
+                Box::pin(async move {
+                    for step in steps {
+                        tx.execute(step, &[]).await?;
+                    }
+                    let rows = tx.query(&explain, &[]).await?;
+                    tx.execute(&store::sql("plan", "DEALLOCATE planned"), &[]).await?;
+                    Ok::<_, store::StoreError>(rows)
+                })
+            })
+            .await
+            .expect("the statement is planned");
+        rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
+    }
+
     pub async fn events(&self, kind: &str) -> i64 {
         self.db.scalar_i64(&format!("SELECT count(*) FROM outbox WHERE kind = '{kind}'")).await
     }

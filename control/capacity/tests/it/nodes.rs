@@ -256,3 +256,66 @@ async fn a_booking_of_ones_own_is_not_read_back() {
     cloud.reserve(json!({ "gpus": 1 })).await;
     assert_eq!(reads(), 2, "what was given back is read");
 }
+
+#[tokio::test]
+async fn a_change_that_commits_after_later_ones_is_seen() {
+    let (cloud, nodes) = Cloud::with_nodes(2).await;
+    let explain = || cloud.call("reservations.explain", json!({ "pool": "gpu", "gpus": 1 }));
+    let fitting = |told: kernel::testing::Told| told.ok()["groups"][0]["nodes"].as_u64();
+    assert_eq!(fitting(explain().await), Some(2));
+    let (begun, wait_begun) = futures::channel::oneshot::channel::<()>();
+    let (go, wait_go) = futures::channel::oneshot::channel::<()>();
+    let (capacity, node) = (&cloud.capacity, nodes[0]);
+    let mut parts = Some((begun, wait_go));
+    let slow = cloud.db.store.tx(OP, move |tx| {
+        let (begun, wait_go) = parts.take().expect("it runs once");
+        Box::pin(async move {
+            tx.execute(
+                &store::sql("test", "UPDATE nodes SET cordoned_at = compute_now() WHERE name = 'node-0'"),
+                &[],
+            )
+            .await?;
+            capacity.schedulable_changed(tx, node).await?;
+            begun.send(()).expect("somebody waits");
+            wait_go.await.expect("somebody says go");
+            Ok::<_, kernel::Fault>(())
+        })
+    });
+    let meanwhile = async {
+        wait_begun.await.unwrap();
+        // A later transaction on another node commits first, and the picture is taken after it.
+        let other = nodes[1].uuid();
+        cloud
+            .db
+            .batch(&format!("UPDATE node_capacity SET updated_at = compute_now() WHERE node_id = '{other}'"))
+            .await;
+        assert_eq!(fitting(explain().await), Some(2));
+        go.send(()).unwrap();
+    };
+    let (done, ()) = futures::join!(slow, meanwhile);
+    done.unwrap();
+    let told = explain().await.ok();
+    assert_eq!(told["nodes"][1]["verdict"], "closed", "{told}");
+}
+
+/// Every table here grows with the fleet or with time; none is read whole on the way of a call.
+#[tokio::test]
+async fn hot_statements_have_an_index_to_go_by() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    for statement in capacity::hot_statements() {
+        let plan = cloud.plan(&statement).await;
+        for table in [
+            "node_capacity",
+            "reservations",
+            "allocations",
+            "bookings",
+            "host_bookings",
+            "atoms",
+            "quota_holds",
+        ] {
+            let whole = format!("Seq Scan on {table}");
+            let read = plan.lines().any(|line| line.trim_start_matches([' ', '-', '>']).starts_with(&whole));
+            assert!(!read, "{}:\n{plan}", statement.name);
+        }
+    }
+}

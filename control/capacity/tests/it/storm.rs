@@ -93,6 +93,7 @@ async fn a_thousand_operations_at_once_book_nothing_twice() {
         })
         .await;
     cloud.assert_sound().await;
+    assert_same_picture(cloud, &[&cloud.root, second_api]).await;
     assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM reservations WHERE state = 'draft'").await, 0);
     let over =
         "SELECT count(*) FROM quotas q WHERE amount < (SELECT coalesce(sum(h.amount), 0) FROM quota_holds h
@@ -102,6 +103,26 @@ async fn a_thousand_operations_at_once_book_nothing_twice() {
     let placed = cloud.db.scalar_i64("SELECT count(*) FROM allocations").await;
     assert!(made > 50 && placed > 50, "{made} made, {placed} placed: the storm was a breeze");
     drain(cloud).await;
+}
+
+/// What the processes have in memory after all that is what one that just started reads.
+async fn assert_same_picture(cloud: &Cloud, warm: &[&Pipeline]) {
+    let started = Capacity::new(cloud.db.store.clone(), Arc::new(SystemClock::new()), Arc::new(OsRng));
+    let fresh = pipeline(&started, &cloud.db, cloud.root_user, cloud.root_tenant, allow_all());
+    for claim in [
+        json!({ "gpus": 1 }),
+        json!({ "gpus": 8 }),
+        json!({ "gpus": 3, "vcpu": 64 }),
+        json!({ "gpus": 1, "memoryGiB": 511 }),
+        json!({ "wholeNode": true }),
+    ] {
+        let mut request = claim;
+        request["pool"] = json!("gpu");
+        let wanted = call(&fresh, "reservations.explain", request.clone()).await.ok();
+        for api in warm {
+            assert_eq!(call(api, "reservations.explain", request.clone()).await.ok(), wanted);
+        }
+    }
 }
 
 /// Releases everything; then nothing is booked and nothing is held of a quota.
