@@ -19,9 +19,11 @@ use crate::cli::{Context as CliContext, Contexts, Shell};
 use crate::keys::KeyFolder;
 use crate::plane::{self, PlaneConfig, Roles};
 
+mod folder;
 mod nodes;
 mod screen;
 
+use folder::Folder;
 use screen::Screen;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
@@ -95,61 +97,6 @@ pub async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The data folder, locked while we run, and removed at exit in memory mode.
-struct Folder {
-    path: PathBuf,
-    _lock: std::fs::File,
-    forget: bool,
-}
-
-impl Folder {
-    fn open(args: &DevArgs) -> anyhow::Result<Self> {
-        let path = match args.memory {
-            true => std::env::temp_dir().join(format!("better-compute-dev-{}", std::process::id())),
-            false => std::path::absolute(&args.data_dir)?,
-        };
-        // As root the database runs as a user of its own, who has to pass through here. What is secret has a mode of its own.
-        let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
-        kit::fs::create_dir(&path, mode)?;
-        check_owner(&path)?;
-        let lock_path = path.join("lock");
-        let lock = std::fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .with_context(|| format!("open {}", lock_path.display()))?;
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            bail!(
-                "another `better-compute dev` runs on {}; stop it, or give this one --data-dir",
-                path.display()
-            );
-        }
-        Ok(Self { path, _lock: lock, forget: args.memory })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.forget {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
-fn check_owner(path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let owner = std::fs::metadata(path)?.uid();
-    let ours = rustix::process::geteuid().as_raw();
-    if owner != ours {
-        bail!(
-            "{} belongs to uid {owner} and we run as uid {ours}; run as its owner, or give --data-dir",
-            path.display()
-        );
-    }
-    Ok(())
 }
 
 async fn serve(
