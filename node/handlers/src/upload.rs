@@ -111,6 +111,8 @@ impl HttpsUpload {
             .connect_timeout(CONNECT_LIMIT)
             // A redirect would carry the bundle to wherever it points.
             .redirect(reqwest::redirect::Policy::none())
+            // The daemon's environment decides nothing; its gateway is reached without a proxy too.
+            .no_proxy()
             .tls_backend_preconfigured(tls)
             .build()
             .map_err(|source| UploadError::Http(source.without_url()))

@@ -54,3 +54,6 @@ pub fn admit<'a>(
     }
     Admission::Fits
 }
+
+#[cfg(test)]
+mod tests;

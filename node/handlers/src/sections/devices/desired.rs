@@ -136,3 +136,6 @@ fn limits(limits: Option<&Limits>) -> Result<SliceLimits, String> {
         hugepages_1gi: limits.hugepages_1gi,
     })
 }
+
+#[cfg(test)]
+mod tests;

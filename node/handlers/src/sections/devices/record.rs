@@ -110,3 +110,6 @@ impl Failures {
         kit::fs::write_atomic(&self.path, &bytes, 0o600)
     }
 }
+
+#[cfg(test)]
+mod tests;
