@@ -102,6 +102,7 @@ pub fn unjoined(config: &SimConfig) -> anyhow::Result<u32> {
 /// Joins every machine that has not, with one token that allows as many uses.
 pub async fn join(config: &SimConfig, token: &JoinToken, supervisor: &Supervisor) -> anyhow::Result<()> {
     use futures::stream::{StreamExt, TryStreamExt};
+    kit::fs::create_dir(&config.dir, 0o700)?;
     let joins = (0..config.nodes).map(|index| async move {
         let parts = join_parts(config, index, supervisor);
         agent::join::join(&parts, token)

@@ -73,6 +73,7 @@ impl KeyFolder {
         let domain: TrustDomain = trust_domain.parse().context("the trust domain")?;
         let now = clock.now();
         let deployment_id: DeploymentId = rng.id(now);
+        kit::fs::create_dir(dir, 0o711)?;
         for part in ["root", "worker", "gateway"] {
             kit::fs::create_dir(&dir.join(part), 0o700)?;
         }
