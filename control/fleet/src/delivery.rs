@@ -4,6 +4,7 @@
 //! guarded by the gateway's and the session's epoch in its own statement.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kernel::module::queue;
@@ -39,12 +40,21 @@ struct Inner {
     listener: Mutex<store::Listener>,
     /// Who waits for which inbox row.
     asking: ask::Asking,
+    /// The last claim may have been committed without our hearing of it.
+    claim_in_doubt: AtomicBool,
 }
 
 impl PgDelivery {
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let listener = Mutex::new(store::Listener::new(&store, CHANNELS));
-        Self(Arc::new(Inner { store, clock, rng, listener, asking: ask::Asking::default() }))
+        Self(Arc::new(Inner {
+            store,
+            clock,
+            rng,
+            listener,
+            asking: ask::Asking::default(),
+            claim_in_doubt: AtomicBool::new(false),
+        }))
     }
 
     /// A configuration for a gateway's connections: a transaction that stands still is ended by the server well before the lease

@@ -53,7 +53,7 @@ pub(crate) struct Hub {
     /// Monotonic microseconds up to which the lease certainly holds.
     valid_until: AtomicU64,
     draining: AtomicBool,
-    /// Woken since the last delivery pass began.
+    /// Woken since the last pass over specs began.
     poked: AtomicBool,
     registry: Mutex<Registry>,
     opens: Semaphore,
@@ -63,7 +63,8 @@ pub(crate) struct Hub {
     held_back: Mutex<Vec<Arc<Live>>>,
     closing: Mutex<Vec<SessionKey>>,
     writer: Waker,
-    deliver: Waker,
+    dispatch: Waker,
+    specs: Waker,
 }
 
 #[derive(Default)]
@@ -82,7 +83,8 @@ struct Queued {
 /// What the hub's tasks wait on.
 pub(crate) struct Wakes {
     pub(crate) writer: Wake,
-    pub(crate) deliver: Wake,
+    pub(crate) dispatch: Wake,
+    pub(crate) specs: Wake,
 }
 
 pub(crate) struct HubParts {
@@ -99,7 +101,8 @@ pub(crate) struct HubParts {
 impl Hub {
     pub(crate) fn new(parts: HubParts) -> (Arc<Self>, Wakes) {
         let (writer_wake, writer) = Wake::new();
-        let (deliver_wake, deliver) = Wake::new();
+        let (dispatch_wake, dispatch) = Wake::new();
+        let (specs_wake, specs) = Wake::new();
         let hub = Self {
             store: parts.store,
             lease: parts.lease,
@@ -119,10 +122,11 @@ impl Hub {
             held_back: Mutex::default(),
             closing: Mutex::default(),
             writer,
-            deliver,
+            dispatch,
+            specs,
         };
         hub.set_valid_until(parts.valid_until);
-        (Arc::new(hub), Wakes { writer: writer_wake, deliver: deliver_wake })
+        (Arc::new(hub), Wakes { writer: writer_wake, dispatch: dispatch_wake, specs: specs_wake })
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -151,7 +155,8 @@ impl Hub {
     /// Something may have to go out.
     pub(crate) fn poke(&self) {
         self.poked.store(true, Ordering::SeqCst);
-        self.deliver.wake();
+        self.dispatch.wake();
+        self.specs.wake();
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

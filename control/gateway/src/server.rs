@@ -29,12 +29,14 @@ const POKES: TaskKind = TaskKind::fatal("gateway wake-ups");
 const LEASE: TaskKind = TaskKind::fatal("gateway lease");
 const BEATS: TaskKind = TaskKind::fatal("gateway heartbeats");
 const WRITER: TaskKind = TaskKind::fatal("gateway updates");
-const DELIVERIES: TaskKind = TaskKind::fatal("gateway deliveries");
+const DISPATCH: TaskKind = TaskKind::fatal("gateway dispatch");
+const SPECS: TaskKind = TaskKind::fatal("gateway specs");
 
-/// Joins and renewals waiting for a worker at once.
-const ASKS_AT_ONCE: usize = 256;
-/// Joins of one source: a burst of a rack that boots, then one every other second.
-const JOINS_PER_SECOND: f64 = 0.5;
+/// Joins waiting for a worker at once, and renewals: strangers must not take the places of nodes.
+const JOINS_AT_ONCE: usize = 128;
+const RENEWALS_AT_ONCE: usize = 128;
+/// Joins of one source: a burst of a rack that boots, then a hall of them behind one address within minutes.
+const JOINS_PER_SECOND: f64 = 5.0;
 const JOINS_BURST: u32 = 64;
 /// After an error of accepting, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -142,7 +144,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) admission: Admission,
     pub(crate) joins_by_source: Sources,
-    pub(crate) asks: Semaphore,
+    pub(crate) joins: Semaphore,
+    pub(crate) renewals: Semaphore,
     time: Arc<ServerTime>,
     hub: RwLock<Option<Arc<Hub>>>,
 }
@@ -179,7 +182,8 @@ impl Gateway {
         let shared = Shared {
             admission: Admission::new(config.sessions_per_second, config.sessions_burst),
             joins_by_source: Sources::new(JOINS_PER_SECOND, JOINS_BURST),
-            asks: Semaphore::new(ASKS_AT_ONCE),
+            joins: Semaphore::new(JOINS_AT_ONCE),
+            renewals: Semaphore::new(RENEWALS_AT_ONCE),
             hub: RwLock::new(None),
             tls: RwLock::new(tls),
             config,
@@ -270,7 +274,8 @@ impl Gateway {
             self.task(LEASE, hub.clone().run_lease().boxed()),
             self.task(BEATS, hub.clone().run_beats().boxed()),
             self.task(WRITER, hub.clone().run_writer(wakes.writer).boxed()),
-            self.task(DELIVERIES, hub.clone().run_deliveries(wakes.deliver).boxed()),
+            self.task(DISPATCH, hub.clone().run_dispatch(wakes.dispatch).boxed()),
+            self.task(SPECS, hub.clone().run_specs(wakes.specs).boxed()),
         ];
         shared.set_hub(Some(hub.clone()));
         hub.poke();

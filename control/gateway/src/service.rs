@@ -119,8 +119,12 @@ impl Shared {
         kind: InboxKind,
         request: Vec<u8>,
     ) -> Result<A, Status> {
-        let Ok(_permit) = self.asks.try_acquire() else {
-            return Err(self.come_back("too many joins and renewals at once"));
+        let places = match kind {
+            InboxKind::Join => &self.joins,
+            InboxKind::Renew | InboxKind::Fresh => &self.renewals,
+        };
+        let Ok(_permit) = places.try_acquire() else {
+            return Err(self.come_back("too many joins or renewals at once"));
         };
         let peer_serial = conn.peer.as_ref().map(|peer| peer.cert_serial.clone());
         let request = InboxRequest { kind, request, source_ip: conn.source.to_string(), peer_serial };

@@ -65,6 +65,7 @@ pub struct Peer {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // It is passed on and never kept.
 pub enum Input {
     Frame(NodeFrame),
     Answer(Answer),

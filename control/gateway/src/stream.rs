@@ -40,7 +40,12 @@ impl SessionStream {
         self.ended = true;
         self.metrics.end(name(end));
         let node_id = self.live.lock().core.node_id();
-        tracing::info!(%node_id, reason = name(end), "session ended");
+        match end {
+            End::Violation(violation) => {
+                tracing::warn!(target: "security", %node_id, err = %violation, "session ended by a frame out of bounds");
+            }
+            _ => tracing::info!(%node_id, reason = name(end), "session ended"),
+        }
         Poll::Ready(status(end).map(Err))
     }
 }

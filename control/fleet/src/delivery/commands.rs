@@ -1,6 +1,7 @@
 //! Commands on their way out, and what their nodes say of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::Ordering;
 
 use kernel::ports::delivery::{
     DeliveryError, GatewayLease, LaneCredits, ReportedUpdate, SessionKey, StoredCommand,
@@ -11,7 +12,7 @@ use store::{Op, RowExt, Tx};
 use uuid::Uuid;
 
 use super::sessions::{session_key, stored_command};
-use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64};
+use super::{Failure, PgDelivery, epoch, guard, is_doubtful, observe, sql, store_error, to_i64};
 
 const CLAIM: Op = Op::new("commands_claim");
 const UPDATE: Op = Op::new("commands_update");
@@ -23,7 +24,25 @@ impl PgDelivery {
         lanes: Vec<LaneCredits>,
     ) -> Result<Vec<StoredCommand>, DeliveryError> {
         let lanes = &lanes;
-        self.store().tx(CLAIM, |tx| Box::pin(claim_in(tx, lease, lanes))).await.map_err(DeliveryError::from)
+        let in_doubt = self.0.claim_in_doubt.load(Ordering::SeqCst);
+        let claimed = self
+            .store()
+            .tx(CLAIM, |tx| {
+                Box::pin(async move {
+                    guard(tx, lease).await?;
+                    if in_doubt {
+                        let gateway = (lease.gateway_id.uuid(), epoch(lease));
+                        tx.execute(&sql::COMMANDS_UNSENT, &[&gateway.0, &gateway.1]).await?;
+                    }
+                    claim_in(tx, lease, lanes).await
+                })
+            })
+            .await;
+        let doubtful = matches!(&claimed, Err(Failure::Store(err)) if is_doubtful(err));
+        if doubtful || claimed.is_ok() {
+            self.0.claim_in_doubt.store(doubtful, Ordering::SeqCst);
+        }
+        claimed.map_err(DeliveryError::from)
     }
 
     pub(super) async fn read_cancels(
@@ -59,7 +78,6 @@ async fn claim_in(
     lease: GatewayLease,
     lanes: &[LaneCredits],
 ) -> Result<Vec<StoredCommand>, Failure> {
-    guard(tx, lease).await?;
     let gateway = (lease.gateway_id.uuid(), epoch(lease));
     let waiting: HashSet<NodeId> = tx
         .query(&sql::COMMANDS_WAITING, &[&gateway.0, &gateway.1])

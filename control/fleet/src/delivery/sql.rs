@@ -169,6 +169,13 @@ pub const COMMANDS_PENDING: Sql = sql(
      ORDER BY c.node_id, c.seq LIMIT 1000
      FOR UPDATE OF c SKIP LOCKED",
 );
+/// After a claim that may have been committed without our hearing of it: a node that does have such a command says where it stands.
+pub const COMMANDS_UNSENT: Sql = sql(
+    "commands_unsent",
+    "UPDATE commands c SET state = 'pending' FROM node_sessions s
+     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       AND c.node_id = s.node_id AND c.session_epoch = s.session_epoch AND c.state = 'dispatched'",
+);
 pub const COMMANDS_SENT: Sql = sql(
     "commands_sent",
     "UPDATE commands c SET state = 'dispatched', session_epoch = k.session_epoch, attempts = c.attempts + 1,
@@ -329,6 +336,7 @@ pub const STATEMENTS: &[Sql] = &[
     CERTIFICATE_COUNTS,
     COMMANDS_WAITING,
     COMMANDS_PENDING,
+    COMMANDS_UNSENT,
     COMMANDS_SENT,
     COMMANDS_CANCELLED,
     SESSIONS_HELD,

@@ -1,4 +1,4 @@
-//! On a wake-up, and every second without one: commands and cancels, specs, and sessions that must end.
+//! On a wake-up, and periodically without one: commands and cancels, specs, and sessions that must end.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,53 +20,54 @@ const DISPATCH_FULL: usize = 1000;
 /// Rounds of one pass over specs; each brings some megabytes.
 const SPEC_ROUNDS_MAX: usize = 256;
 
-/// When each part is due without a wake-up.
-struct Due {
-    specs: Duration,
-    ended: Duration,
-}
+/// Between two passes over all sessions' specs: wake-ups that come meanwhile fold into one.
+const SPEC_PAUSE: Duration = Duration::from_millis(50);
 
 impl Hub {
-    pub(crate) async fn run_deliveries(self: Arc<Self>, mut wake: Wake) {
-        let mut due = Due { specs: Duration::ZERO, ended: Duration::ZERO };
+    /// Commands and cancels, apart from the rest: a pass over specs takes time that a command should not wait.
+    pub(crate) async fn run_dispatch(self: Arc<Self>, mut wake: Wake) {
         while !self.over.is_cancelled() {
             // Both arms are cancel-safe: a wake-up that is not taken stays.
             tokio::select! {
                 () = self.over.cancelled() => return,
                 () = wake.wait(self.timing.dispatch) => {}
             }
-            // Taken before the pass looks: a wake-up during it means another pass.
-            let poked = self.poked.swap(false, Ordering::SeqCst);
-            self.deliver_pass(poked, &mut due, self.clock.monotonic()).await;
+            if self.may_deliver() {
+                self.dispatch(self.clock.monotonic()).await;
+                self.cancel().await;
+            }
         }
     }
 
-    async fn deliver_pass(&self, poked: bool, due: &mut Due, now: Duration) {
-        if self.is_over() || self.is_draining() {
-            return;
+    /// Specs, and sessions that must end.
+    pub(crate) async fn run_specs(self: Arc<Self>, mut wake: Wake) {
+        let (mut specs_due, mut ended_due) = (Duration::ZERO, Duration::ZERO);
+        while !self.over.is_cancelled() {
+            // Both arms are cancel-safe: a wake-up that is not taken stays.
+            tokio::select! {
+                () = self.over.cancelled() => return,
+                () = wake.wait(self.timing.ended.min(self.timing.specs)) => {}
+            }
+            // Taken before the pass looks: a wake-up during it means another pass.
+            let poked = self.poked.swap(false, Ordering::SeqCst);
+            let now = self.clock.monotonic();
+            if !self.may_deliver() {
+                continue;
+            }
+            if poked || now >= ended_due {
+                ended_due = now + self.timing.ended;
+                self.end_revoked().await;
+            }
+            if poked || now >= specs_due {
+                specs_due = now + self.timing.specs;
+                self.push_specs().await;
+            }
+            self.clock.sleep(SPEC_PAUSE).await;
         }
-        let specs = poked || now >= due.specs;
-        let ended = poked || now >= due.ended;
-        if specs {
-            due.specs = now + self.timing.specs;
-        }
-        if ended {
-            due.ended = now + self.timing.ended;
-        }
-        futures::join!(
-            async {
-                self.dispatch(now).await;
-                self.cancel().await;
-            },
-            async {
-                if ended {
-                    self.end_revoked().await;
-                }
-                if specs {
-                    self.push_specs().await;
-                }
-            },
-        );
+    }
+
+    fn may_deliver(&self) -> bool {
+        !self.is_over() && !self.is_draining()
     }
 
     async fn dispatch(&self, since: Duration) {
@@ -94,7 +95,7 @@ impl Hub {
             }
         }
         // More waits: the next pass comes at once.
-        self.poke();
+        self.dispatch.wake();
     }
 
     fn hand_out(&self, claimed: Vec<StoredCommand>, lives: &HashMap<NodeId, Arc<Live>>, since: Duration) {

@@ -105,7 +105,7 @@ impl Hub {
     fn tell(&self, batch: &[Queued], acknowledged: Vec<(NodeId, CommandId)>) {
         // A result gives a credit back, and the next command of its lane may be waiting for just that.
         if !acknowledged.is_empty() {
-            self.deliver.wake();
+            self.dispatch.wake();
         }
         let mut by_node: BTreeMap<NodeId, Vec<CommandId>> = BTreeMap::new();
         for (node_id, command_id) in acknowledged {

@@ -1,7 +1,7 @@
 //! The first frame of a node, read strictly: everything in it is bounded here, before anything else looks at it.
 
 use kernel::ports::delivery::{HelloFacts, InFlight, ReportedUpdate, SessionKey};
-use model::{CommandId, NodeId};
+use model::{CommandId, JournalId, NodeId};
 use wire::inventory::SectionName;
 use wire::limits::{HELLO_COMMANDS_MAX, SPEC_BODY_BYTES_MAX};
 use wire::paths::{PROTOCOL_MAX, PROTOCOL_MIN};
@@ -18,9 +18,11 @@ const VERSION_BYTES_MAX: usize = 64;
 pub(super) const MAP_ENTRIES_MAX: usize = 32;
 const NONCE_BYTES: usize = 32;
 
+/// What the session keeps of a Hello; the rest goes to the store.
 #[derive(Debug)]
 pub(super) struct Greeting {
-    pub facts: HelloFacts,
+    pub journal_id: JournalId,
+    pub applied_generation: u64,
     /// Their session is not known yet: the epoch is 0.
     pub results: Vec<ReportedUpdate>,
     pub credits: std::collections::BTreeMap<String, u32>,
@@ -38,7 +40,11 @@ pub(super) enum Refused {
 }
 
 /// Reads a Hello that came over a connection with `node_id`'s certificate.
-pub(super) fn parse(hello: Hello, node_id: NodeId, cert_serial: &str) -> Result<Greeting, Refused> {
+pub(super) fn parse(
+    hello: Hello,
+    node_id: NodeId,
+    cert_serial: &str,
+) -> Result<(HelloFacts, Greeting), Refused> {
     // Whom it is from comes first: nothing else of a stranger's Hello is worth an answer.
     if hello.node_id != node_id.to_string() {
         return Err(Refused::WrongNode);
@@ -102,7 +108,16 @@ pub(super) fn parse(hello: Hello, node_id: NodeId, cert_serial: &str) -> Result<
         in_flight: hello.in_flight.iter().filter_map(in_flight).collect(),
     };
     let hashes = Hashes::of(&facts.inventory_hashes);
-    Ok(Greeting { facts, results, credits: hello.lane_credits, hashes, nonce, protocol })
+    let greeting = Greeting {
+        journal_id: facts.journal_id,
+        applied_generation: facts.applied_generation,
+        results,
+        credits: hello.lane_credits,
+        hashes,
+        nonce,
+        protocol,
+    };
+    Ok((facts, greeting))
 }
 
 fn bound(holds: bool, field: &'static str) -> Result<(), Refused> {

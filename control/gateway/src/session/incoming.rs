@@ -57,8 +57,8 @@ impl Session {
     pub(super) fn hello(&mut self, hello: Hello, effects: &mut Vec<Effect>) {
         let claimed: String = hello.node_id.chars().filter(|c| !c.is_control()).take(64).collect();
         match hello::parse(hello, self.peer.node_id, &self.peer.cert_serial) {
-            Ok(greeting) => {
-                self.request(Request::Open(Box::new(greeting.facts.clone())), effects);
+            Ok((facts, greeting)) => {
+                self.request(Request::Open(Box::new(facts)), effects);
                 self.phase = Phase::Opening(Box::new(greeting));
             }
             Err(hello::Refused::WrongNode) => {

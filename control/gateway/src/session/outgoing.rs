@@ -23,15 +23,15 @@ impl Session {
     pub(super) fn opened(&mut self, terms: &Terms, opened: SessionOpened, effects: &mut Vec<Effect>) {
         let Phase::Opening(greeting) = std::mem::replace(&mut self.phase, Phase::Ended) else { return };
         let key = SessionKey { node_id: self.peer.node_id, epoch: opened.session_epoch };
-        let Greeting { facts, mut results, credits, hashes, nonce, protocol } = *greeting;
+        let Greeting { journal_id, applied_generation, mut results, credits, hashes, nonce, protocol } =
+            *greeting;
         self.key = Some(key);
-        self.journal_id = Some(facts.journal_id);
+        self.journal_id = Some(journal_id);
         self.credits.report(&credits);
         self.stored = hashes;
         opened.inventory_sections.iter().for_each(|name| self.stored.forget(name));
         self.nonce = nonce;
-        self.sent_generation = facts.applied_generation;
-        self.beat = true;
+        self.sent_generation = applied_generation;
         send(
             effects,
             Out::Welcome(Welcome {
@@ -39,7 +39,7 @@ impl Session {
                 session_epoch: opened.session_epoch,
                 deployment_epoch: opened.deployment_epoch,
                 server_time_ms: wire_ms(opened.server_time),
-                journal_id: facts.journal_id.to_string(),
+                journal_id: journal_id.to_string(),
                 acked_event_seq: opened.acked_event_seq,
                 heartbeat_interval_ms: u32::try_from(terms.heartbeat.as_millis()).unwrap_or(u32::MAX),
                 trust_bundle: opened.trust_bundle.map(|value| SignedTrustBundle { value: value.into() }),

@@ -50,10 +50,10 @@ pub(super) fn text(reported: &str) -> String {
     reported[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn signature(
-    signature: Option<NodeSignature>,
-    frame: &'static str,
-) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>), Violation> {
+/// A signature, and the hash of the key it is by.
+type Signed = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+fn signature(signature: Option<NodeSignature>, frame: &'static str) -> Result<Signed, Violation> {
     let Some(signature) = signature else { return Ok((None, None)) };
     bound(signature.value.len() <= SIGNATURE_BYTES_MAX, frame, "signature")?;
     bound(signature.key_sha256.len() == KEY_SHA256_BYTES, frame, "signature")?;

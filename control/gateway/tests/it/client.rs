@@ -43,6 +43,7 @@ pub async fn try_dial(lab: &Lab, address: SocketAddr, machine: Option<&Machine>)
     };
     let config = client_config(&options).map_err(|err| err.to_string())?;
     let tcp = TcpStream::connect(address).await.map_err(|err| err.to_string())?;
+    tcp.set_nodelay(true).map_err(|err| err.to_string())?;
     let name = ServerName::try_from("127.0.0.1").expect("an address is a name");
     let tls = TlsConnector::from(config).connect(name, tcp).await.map_err(|err| err.to_string())?;
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())

@@ -37,7 +37,7 @@ pub enum DeliveryError {
     /// The lease is over: the gateway closes its sessions and registers anew.
     #[error("the gateway's lease is over")]
     LeaseLost,
-    /// Try again; nothing was written.
+    /// Try again: every call may be repeated, also one that was carried out after all.
     #[error("the delivery store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A mistake in this program or its database role.
@@ -313,7 +313,8 @@ pub trait DeliveryStore: Send + Sync + 'static {
         sections: Vec<ReportedSection>,
     ) -> Delivered<'a, ()>;
 
-    /// Specs of this gateway's nodes above what was sent: `sent` is the generation each session was last sent or holds.
+    /// Specs of this gateway's nodes above what was sent: `sent` is the generation each session was last sent or holds. Some megabytes
+    /// at once: whoever gets any asks again for the rest.
     fn specs_behind<'a>(
         &'a self,
         lease: GatewayLease,
