@@ -182,6 +182,7 @@ async fn run_on(
             keys: KeyFolder::open(&keys_dir)?,
             record_dir: folder.path.clone(),
             api: ServerConfig::new(args.listen),
+            limits: kernel::CallLimits::default(),
             gateway_listen: SocketAddr::new(args.listen.ip(), gateway_port),
             gateway_url: None,
             clock: clock.clone(),

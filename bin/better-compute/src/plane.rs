@@ -59,6 +59,7 @@ pub struct PlaneConfig {
     /// Where the record of the database is kept, outside of it.
     pub record_dir: PathBuf,
     pub api: ServerConfig,
+    pub limits: CallLimits,
     pub gateway_listen: SocketAddr,
     /// What machines dial; made from the address it listens on when absent.
     pub gateway_url: Option<String>,
@@ -84,8 +85,9 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         watch_record(&config, supervisor).await?;
         fleet.publish_trust().await.map_err(fault).context("publish the trust bundle")?;
     }
+    let metrics = gateway::Metrics::default();
     let gateway = match config.roles.gateway {
-        true => Some(start_gateway(&config, supervisor).await?),
+        true => Some(start_gateway(&config, metrics.clone(), supervisor).await?),
         false => None,
     };
     let gateway_url =
@@ -123,9 +125,10 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
                 store.clone(),
                 config.clock.clone(),
                 config.rng.clone(),
-                CallLimits::default(),
+                config.limits,
             )?;
             let mut api = config.api.clone();
+            api.parts = parts(&fleet, metrics, config.clock.clone());
             api.discovery = discovery(&config.keys, gateway_url.as_deref())?;
             Some(Server::start(api, Arc::new(pipeline), running).await?.url())
         }
@@ -147,7 +150,11 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<(Capacity, Fleet)> {
     Ok((capacity, fleet))
 }
 
-async fn start_gateway(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow::Result<SocketAddr> {
+async fn start_gateway(
+    config: &PlaneConfig,
+    metrics: gateway::Metrics,
+    supervisor: &Supervisor,
+) -> anyhow::Result<SocketAddr> {
     let delivery = PgDelivery::new(config.gateway_store.clone(), config.clock.clone(), config.rng.clone());
     let listener = TcpListener::bind(config.gateway_listen)
         .await
@@ -174,7 +181,7 @@ async fn start_gateway(config: &PlaneConfig, supervisor: &Supervisor) -> anyhow:
         clock: config.clock.clone(),
         rng: config.rng.clone(),
         supervisor: supervisor.clone(),
-        metrics: gateway::Metrics::default(),
+        metrics,
     });
     supervisor.spawn(GATEWAY, move |stop| async move {
         gateway.run(listener, stop).await;
@@ -195,6 +202,15 @@ fn join_facts(keys: &KeyFolder, gateway_url: Option<&str>) -> anyhow::Result<Opt
         join_encryption_pin: pins.join_encryption_pin,
         join_encryption_key: Some(pins.join_encryption_jwk.to_string()),
     }))
+}
+
+/// What `/metrics` and `/readyz` say for the rest of the process.
+fn parts(fleet: &Fleet, metrics: gateway::Metrics, clock: Arc<dyn Clock>) -> server::Parts {
+    let fleet = fleet.clone();
+    server::Parts {
+        metrics: vec![Arc::new(move |registry| metrics.register(registry))],
+        ready: vec![Arc::new(move || fleet.signing_problem(clock.now()))],
+    }
 }
 
 /// What a machine reads before it joins. Its pins are checked against those it was given by another way.

@@ -95,7 +95,7 @@ pub async fn run(name: &str, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         return doctor::run(path).await;
     }
     let config = config::load(path)?;
-    logs(config.log_level());
+    logs_as(config.log_level(), config.log_json());
     match name {
         "serve" => serve(config).await,
         "migrate" => {
@@ -128,6 +128,7 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
             keys: KeyFolder::open(&config.pki.dir)?,
             record_dir: config.data_dir()?,
             api: config.api()?,
+            limits: config.limits(),
             gateway_listen: config.gateway_listen(),
             gateway_url: config.gateway_url(),
             clock,
@@ -198,16 +199,22 @@ fn pki(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Structured logs on standard error; `RUST_LOG` decides when it is set.
+/// Structured logs on standard error, for people; `RUST_LOG` decides when it is set.
 pub fn logs(level: &str) {
+    logs_as(level, false);
+}
+
+fn logs_as(level: &str, json: bool) {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,tokio_postgres=warn")));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .try_init();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = match json {
+        true => builder.json().flatten_event(true).try_init(),
+        false => builder
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .with_target(false)
+            .try_init(),
+    };
 }
 
 /// A database by a URL that is a secret, since it may hold a password.

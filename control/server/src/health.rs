@@ -7,6 +7,8 @@ use kit::Clock;
 use store::{Store, deployment, migrate};
 use tokio::sync::Mutex;
 
+use crate::ReadyCheck;
+
 /// How long an answer stands: anybody may ask, and each look costs the database two statements.
 const KEPT: Duration = Duration::from_secs(1);
 /// A database that does not answer by then is not reachable.
@@ -18,13 +20,14 @@ pub(crate) type Readiness = Result<(), String>;
 pub(crate) struct Health {
     store: Store,
     clock: Arc<dyn Clock>,
+    checks: Vec<ReadyCheck>,
     /// When it was looked at, and what was seen. Held while looking, so that callers share one look.
     last: Mutex<Option<(Duration, Readiness)>>,
 }
 
 impl Health {
-    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, last: Mutex::new(None) }
+    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, checks: Vec<ReadyCheck>) -> Self {
+        Self { store, clock, checks, last: Mutex::new(None) }
     }
 
     pub(crate) async fn ready(&self) -> Readiness {
@@ -42,6 +45,9 @@ impl Health {
     }
 
     async fn look(&self) -> Readiness {
+        if let Some(why) = self.checks.iter().find_map(|check| check()) {
+            return Err(why);
+        }
         if let Err(err) = migrate::check(&self.store).await {
             tracing::warn!(err = kit::chain(&err), "not ready");
             return Err("the database is not reachable or its schema is another program's".to_owned());

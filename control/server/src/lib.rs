@@ -25,11 +25,30 @@ use std::time::Duration;
 use kernel::Pipeline;
 use kernel::events::EventReader;
 use kernel::run::Running;
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 
 pub use address::{Cidr, CidrError};
 pub use serve::{Server, ServerError};
 pub use tls::{TlsError, TlsFiles};
+
+/// Adds the metrics of another part of the process to what `/metrics` shows.
+pub type RegisterMetrics = Arc<dyn Fn(&mut Registry) + Send + Sync>;
+/// Why another part of the process cannot do its work, if it cannot.
+pub type ReadyCheck = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// Other parts of the process, as far as this one speaks for them.
+#[derive(Clone, Default)]
+pub struct Parts {
+    pub metrics: Vec<RegisterMetrics>,
+    pub ready: Vec<ReadyCheck>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parts({} metrics, {} ready checks)", self.metrics.len(), self.ready.len())
+    }
+}
 
 /// How the API is reached.
 #[derive(Debug, Clone)]
@@ -47,6 +66,7 @@ pub struct ServerConfig {
     pub slow_after: Duration,
     /// What `/.well-known/better-compute` answers: the gateway's address and the pins a machine joins with.
     pub discovery: Value,
+    pub parts: Parts,
 }
 
 impl ServerConfig {
@@ -60,6 +80,7 @@ impl ServerConfig {
             deadline: Duration::from_secs(40),
             slow_after: Duration::from_secs(30),
             discovery: Value::Object(serde_json::Map::new()),
+            parts: Parts::default(),
         }
     }
 

@@ -44,8 +44,11 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(running: &Running) -> Self {
+    pub(crate) fn new(running: &Running, others: &crate::Parts) -> Self {
         let mut registry = Registry::with_prefix("better_compute");
+        for register in &others.metrics {
+            register(&mut registry);
+        }
         running.store.register_metrics(&mut registry);
         running.register_metrics(&mut registry);
         let calls = Family::<MethodCode, Counter>::default();

@@ -112,8 +112,8 @@ async fn shared(
     Ok(Shared {
         tail: tail::Tail::start(&reader, &running).await?,
         reader,
-        health: health::Health::new(running.store.clone(), running.clock.clone()),
-        metrics: metrics::Metrics::new(&running),
+        health: health::Health::new(running.store.clone(), running.clock.clone(), config.parts.ready.clone()),
+        metrics: metrics::Metrics::new(&running, &config.parts),
         openapi: Bytes::from(api::openapi().to_string()),
         discovery: Bytes::from(config.discovery.to_string()),
         streams: stream::Streams::default(),

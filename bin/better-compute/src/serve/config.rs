@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use kernel::CallLimits;
 use serde::Deserialize;
 use server::ServerConfig;
 use store::{Secret, StoreConfig};
@@ -64,6 +65,9 @@ struct ApiTable {
     /// Networks that may read `/metrics`, beside this machine.
     #[serde(default)]
     metrics_from: Vec<String>,
+    /// Calls a second of one token, and how many may come at once. Default 500 and 2000.
+    calls_per_second: Option<u32>,
+    calls_burst: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -80,6 +84,15 @@ struct GatewayTable {
 struct LogTable {
     /// error, warn, info or debug. Default info.
     level: Option<String>,
+    /// text or json. Default text.
+    format: Option<LogFormat>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 pub fn load(path: &Path) -> anyhow::Result<ServeConfig> {
@@ -146,6 +159,17 @@ impl ServeConfig {
 
     pub fn gateway_url(&self) -> Option<String> {
         self.gateway.url.clone()
+    }
+
+    pub fn limits(&self) -> CallLimits {
+        let mut limits = CallLimits::default();
+        limits.calls.per_second = self.api.calls_per_second.unwrap_or(limits.calls.per_second).max(1);
+        limits.calls.burst = self.api.calls_burst.unwrap_or(limits.calls.burst).max(1);
+        limits
+    }
+
+    pub fn log_json(&self) -> bool {
+        self.log.format == Some(LogFormat::Json)
     }
 
     pub fn log_level(&self) -> &str {
