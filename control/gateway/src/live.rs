@@ -45,8 +45,12 @@ impl Live {
         Self { id, inner: Mutex::new(inner), waker: AtomicWaker::new(), kill }
     }
 
+    /// Should the core ever panic on what a node sent, that node's connection is cut, and nobody else's.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("the core does not panic, which its tests hold it to")
+        self.inner.lock().unwrap_or_else(|poisoned| {
+            self.kill.cancel();
+            poisoned.into_inner()
+        })
     }
 
     pub(crate) fn register(&self, waker: &Waker) {
