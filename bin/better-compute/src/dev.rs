@@ -170,15 +170,13 @@ async fn run_on(
     screen.step("keys", &format!("in {}", shown(&keys_dir)));
 
     let gateway_port = if args.listen.to_string() == DEFAULT_LISTEN { DEFAULT_GATEWAY_PORT } else { 0 };
-    let mut gateway_config = database.store_config(Embedded::DATABASE);
-    gateway_config.role = Some("bc_gateway".to_owned());
-    gateway_config.application_name = "better-compute-gateway".to_owned();
+    let gateway_config = database.store_config(Embedded::DATABASE);
     let pins = keys.public_pins()?;
     let plane = plane::start(
         PlaneConfig {
             roles: Roles::ALL,
             store: store.clone(),
-            gateway_store: Store::open(gateway_config).await?,
+            gateway_store: Store::open(plane::gateway_store(gateway_config)).await?,
             keys: KeyFolder::open(&keys_dir)?,
             record_dir: folder.path.clone(),
             api: ServerConfig::new(args.listen),

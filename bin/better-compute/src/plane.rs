@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use capacity::Capacity;
 use fleet::{Fleet, FleetKeys, PgDelivery};
-use gateway::{Gateway, GatewayConfig, GatewayParts, Tls};
+use gateway::{Gateway, GatewayConfig, GatewayParts, Timing, Tls};
 use iam::{Authorizer, Iam};
 use kernel::run::{Running, run_passes, run_queues, run_relay};
 use kernel::{CallLimits, Pipeline};
@@ -19,8 +19,8 @@ use model::GatewayId;
 use pki::tls::TlsClock;
 use pki::{NodeTrust, OsEntropy};
 use server::{Server, ServerConfig};
-use store::Store;
 use store::restore::{self, RestoreVerdict};
+use store::{Store, StoreConfig};
 use tokio::net::TcpListener;
 
 use crate::keys::KeyFolder;
@@ -42,6 +42,7 @@ pub struct Roles {
 
 impl Roles {
     pub const ALL: Roles = Roles { api: true, gateway: true, worker: true, scheduler: true };
+    pub const GATEWAY: Roles = Roles { api: false, gateway: true, worker: false, scheduler: false };
 
     /// Signs intent: needs the worker keys.
     fn signs(self) -> bool {
@@ -51,7 +52,7 @@ impl Roles {
 
 pub struct PlaneConfig {
     pub roles: Roles,
-    /// As the owner of the schema, or as a member of its roles.
+    /// As the owner of the schema; in a process that is a gateway alone, the same as `gateway_store`.
     pub store: Store,
     /// For the gateway's half, under its narrow role.
     pub gateway_store: Store,
@@ -134,6 +135,14 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         }
     };
     Ok(Plane { api, gateway })
+}
+
+/// A connection for the gateway's half: under its narrow role, and with every stalled transaction ended by the server well before the
+/// gateway's lease is over.
+pub fn gateway_store(mut config: StoreConfig) -> StoreConfig {
+    config.role = Some("bc_gateway".to_owned());
+    config.application_name = "better-compute-gateway".to_owned();
+    PgDelivery::store_config(config, Timing::default().ttl)
 }
 
 fn modules(config: &PlaneConfig) -> anyhow::Result<(Capacity, Fleet)> {

@@ -1,6 +1,6 @@
 //! The production commands: `serve`, `migrate`, `init`, `pki` and `doctor`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ mod doctor;
 use config::ServeConfig;
 
 use crate::keys::KeyFolder;
-use crate::plane::{self, PlaneConfig};
+use crate::plane::{self, PlaneConfig, Roles};
 
 const CONFIG_PATH: &str = "/etc/better-compute/config.toml";
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
@@ -116,14 +116,19 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
     let supervisor = Supervisor::new();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let rng: Arc<dyn Rng> = Arc::new(OsRng);
-    let store = Store::open(config.database()?).await?;
+    let roles = config.roles()?;
+    let gateway_store = Store::open(plane::gateway_store(config.gateway_database()?)).await?;
+    let store = match roles == Roles::GATEWAY {
+        true => gateway_store.clone(),
+        false => Store::open(config.database()?).await?,
+    };
     store::migrate::check(&store)
         .await
         .context("the database's schema is not this program's; run: better-compute migrate")?;
     let plane = plane::start(
         PlaneConfig {
-            roles: config.roles()?,
-            gateway_store: Store::open(config.gateway_database()?).await?,
+            roles,
+            gateway_store,
             store,
             keys: KeyFolder::open(&config.pki.dir)?,
             record_dir: config.data_dir()?,
@@ -150,7 +155,7 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn init(config: &ServeConfig, token_file: &PathBuf) -> anyhow::Result<ExitCode> {
+async fn init(config: &ServeConfig, token_file: &Path) -> anyhow::Result<ExitCode> {
     if token_file.exists() {
         anyhow::bail!("{} exists; nothing was changed", token_file.display());
     }

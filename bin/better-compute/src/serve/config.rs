@@ -36,9 +36,11 @@ pub struct ServeConfig {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DatabaseTable {
-    /// A file that holds `postgres://user:password@host/database`, readable by its owner alone.
-    url_file: PathBuf,
-    /// The same for the gateway's half, as a user that is a member of `bc_gateway`. The first one, dropped to that role, when not given.
+    /// A file that holds `postgres://user:password@host/database`, readable by its owner alone. Not read by a process that
+    /// has only the gateway role.
+    url_file: Option<PathBuf>,
+    /// The same for the gateway's half, as a user that is a member of `bc_gateway`. The first one, dropped to that role, when
+    /// not given; but a process that has only the gateway role needs it.
     gateway_url_file: Option<PathBuf>,
     /// Connections at most.
     pool_size: Option<usize>,
@@ -120,18 +122,27 @@ impl ServeConfig {
     }
 
     pub fn database(&self) -> anyhow::Result<StoreConfig> {
-        let mut config = database(read_url(&self.database.url_file)?, "better-compute");
+        let file = self.database.url_file.as_ref().context("database.url_file is not given")?;
+        let mut config = database(read_url(file)?, "better-compute");
         if let Some(pool_size) = self.database.pool_size {
             config.pool_size = pool_size;
         }
         Ok(config)
     }
 
+    /// A process that is a gateway alone may be taken over by whoever reaches it from the network: what could do more than a
+    /// gateway may is not within its reach. A login that merely drops its rights takes them up again.
     pub fn gateway_database(&self) -> anyhow::Result<StoreConfig> {
-        let file = self.database.gateway_url_file.as_ref().unwrap_or(&self.database.url_file);
-        let mut config = database(read_url(file)?, "better-compute-gateway");
-        config.role = Some("bc_gateway".to_owned());
-        Ok(config)
+        let table = &self.database;
+        let file = match (&table.gateway_url_file, &table.url_file) {
+            (Some(file), _) => file,
+            (None, Some(file)) if self.roles()? != Roles::GATEWAY => file,
+            (None, _) => bail!(
+                "database.gateway_url_file is not given: a process with only the gateway role uses a database user of its own, \
+                 made with: CREATE ROLE gw LOGIN PASSWORD '…' IN ROLE bc_gateway"
+            ),
+        };
+        Ok(database(read_url(file)?, "better-compute-gateway"))
     }
 
     pub fn data_dir(&self) -> anyhow::Result<PathBuf> {
@@ -198,6 +209,28 @@ mod tests {
         let err = toml::from_str::<ServeConfig>(text).unwrap_err().to_string();
         assert!(err.contains("url_fle"), "{err}");
         assert!(err.contains("url_file"), "{err}");
+    }
+
+    #[test]
+    fn a_gateway_alone_is_not_given_the_owners_login() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            kit::fs::create_exclusive(&path, format!("postgres://{name}@localhost/x").as_bytes(), 0o600)
+                .unwrap();
+            path
+        };
+        let (owner, gateway) = (file("owner"), file("gw"));
+        let config = |roles: &str, database: String| -> ServeConfig {
+            toml::from_str(&format!("roles = [{roles}]\n[database]\n{database}\n[pki]\ndir = \"y\"\n"))
+                .unwrap()
+        };
+        let of_owner = format!("url_file = {owner:?}");
+        let alone = config("\"gateway\"", of_owner.clone());
+        assert!(alone.gateway_database().unwrap_err().to_string().contains("gateway_url_file"));
+        assert!(config("\"gateway\", \"api\"", of_owner).gateway_database().is_ok());
+        let own = config("\"gateway\"", format!("gateway_url_file = {gateway:?}"));
+        assert_eq!(own.gateway_database().unwrap().role.as_deref(), Some("bc_gateway"));
     }
 
     #[test]

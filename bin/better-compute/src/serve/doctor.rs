@@ -8,6 +8,7 @@ use store::Store;
 
 use super::config;
 use crate::keys::KeyFolder;
+use crate::plane::Roles;
 
 struct Lines {
     failed: u32,
@@ -88,14 +89,22 @@ fn keys(dir: &Path, lines: &mut Lines) {
 }
 
 async fn database(config: &config::ServeConfig, lines: &mut Lines) {
-    let opened = match config.database() {
+    let wanted = match config.roles() {
+        Ok(Roles::GATEWAY) => config.gateway_database(),
+        _ => config.database(),
+    };
+    let opened = match wanted {
         Ok(database) => Store::open(database).await.map_err(anyhow::Error::new),
         Err(err) => Err(err),
     };
     let store = match opened {
         Ok(store) => store,
         Err(err) => {
-            return lines.fail("database", &format!("{err:#}"), "look at database.url_file and the server");
+            return lines.fail(
+                "database",
+                &format!("{err:#}"),
+                "look at the files that [database] names, and at the server",
+            );
         }
     };
     match store::migrate::check(&store).await {
