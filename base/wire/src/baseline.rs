@@ -22,7 +22,8 @@ fn facts(descriptors: &[u8]) -> BTreeMap<String, String> {
             for method in &service.method {
                 let name = format!("{package}.{}/{}", service.name(), method.name());
                 let streams = (method.client_streaming(), method.server_streaming());
-                facts.insert(name, format!("{} -> {} {streams:?}", method.input_type(), method.output_type()));
+                facts
+                    .insert(name, format!("{} -> {} {streams:?}", method.input_type(), method.output_type()));
             }
         }
     }
