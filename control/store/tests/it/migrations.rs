@@ -69,3 +69,50 @@ async fn the_gateway_role_may_do_its_part_and_no_more() {
         assert_eq!(*err.kind(), ErrorKind::InsufficientPrivilege, "{text}: {err}");
     }
 }
+
+#[tokio::test]
+async fn a_stolen_gateway_reaches_no_queue_but_its_own() {
+    let db = db().await;
+    db.batch(
+        "INSERT INTO work (queue, key, run_at, attempts_max)
+         SELECT queue, 'a', compute_now(), 9 FROM unnest(ARRAY['reservation-place', 'node-spec', 'node-observe', 'join']) AS queue",
+    )
+    .await;
+    let config = store::StoreConfig { role: Some("bc_gateway".to_owned()), ..db.config() };
+    let gateway = db.open(config).await;
+    let postponed =
+        gateway.execute(&sql("postpone", "UPDATE work SET run_at = 'infinity', attempts_max = 1"), &[]).await;
+    assert_eq!(postponed.unwrap(), 2, "its own two queues");
+    let others = "SELECT count(*) FROM work WHERE run_at < 'infinity' AND attempts_max = 9";
+    assert_eq!(db.scalar_i64(others).await, 2);
+
+    let wake = "INSERT INTO work (queue, key, run_at, attempts_max) VALUES ('reservation-place', 'b', compute_now(), 9)";
+    let err = gateway.execute(&sql("wake", wake), &[]).await.unwrap_err();
+    assert_eq!(*err.kind(), ErrorKind::InsufficientPrivilege, "{err}");
+    let woken = "INSERT INTO work (queue, key, run_at, attempts_max) VALUES ('join', 'a', compute_now(), 9)
+                 ON CONFLICT ON CONSTRAINT work_queue_key_key DO UPDATE SET run_at = excluded.run_at";
+    assert_eq!(gateway.execute(&sql("own_wake", woken), &[]).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_stolen_gateway_writes_no_end_twice() {
+    let db = db().await;
+    db.batch(
+        "INSERT INTO sites (site_id, name) VALUES (gen_random_uuid(), 's');
+         INSERT INTO nodes (node_id, site_id, role, name, hostname, state)
+           SELECT gen_random_uuid(), site_id, 'node', 'n', 'n', 'ready' FROM sites;
+         INSERT INTO commands (command_id, node_id, kind, lane, destructive, state, body, signature, not_before,
+             not_after, timeout_at, created_by, settled_at)
+           SELECT gen_random_uuid(), node_id, 'node.reboot', 'control', true, c.state, '', '', compute_now(),
+             compute_now(), compute_now(), 'x', c.settled_at
+           FROM nodes, (VALUES ('running', NULL), ('cancelled', compute_now())) AS c (state, settled_at)",
+    )
+    .await;
+    let config = store::StoreConfig { role: Some("bc_gateway".to_owned()), ..db.config() };
+    let gateway = db.open(config).await;
+    let settle = "UPDATE commands SET state = 'succeeded', settled_at = compute_now()";
+    assert_eq!(gateway.execute(&sql("settle", settle), &[]).await.unwrap(), 1, "the one that was open");
+    let again = "UPDATE commands SET state = 'pending', settled_at = NULL";
+    assert_eq!(gateway.execute(&sql("reopen", again), &[]).await.unwrap(), 0);
+    assert_eq!(db.scalar_i64("SELECT count(*) FROM commands WHERE state = 'cancelled'").await, 1);
+}
