@@ -120,8 +120,14 @@ fn limit() -> i64 {
     i64::try_from(BATCH).expect("a small constant")
 }
 
+/// A node's own words, fit for an event: short, and without control characters. The database takes no NUL in JSON, and one
+/// that came so far would keep every later report of its node from being handled.
 fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_CHARS_MAX).collect()
+    shown_up_to(text, SHOWN_CHARS_MAX)
+}
+
+fn shown_up_to(text: &str, chars_max: usize) -> String {
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(chars_max).collect()
 }
 
 /// An event's data with which of the node's events it is about.

@@ -10,12 +10,14 @@ use wire::limits::RESULT_BYTES_MAX;
 use wire::proto::agent::command_result::Result as Outcome;
 use wire::proto::agent::{CommandResult, DiagNvmlResult};
 
-use super::{AttestedResultOf, BATCH, More, limit};
+use super::{AttestedResultOf, BATCH, More, limit, shown, shown_up_to};
 use crate::core::Fleet;
 use crate::sql;
 
 /// Failed checks named in an event; the command's result has them all.
 const CHECKS_SHOWN_MAX: usize = 8;
+/// Of what a check says.
+const REASON_CHARS_MAX: usize = 200;
 
 impl Fleet {
     pub(super) async fn observe_commands(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<More, Fault> {
@@ -107,7 +109,10 @@ fn diagnosis_refusal(diag: &DiagNvmlResult) -> Option<String> {
         .iter()
         .filter(|check| !check.passed)
         .take(CHECKS_SHOWN_MAX)
-        .map(|check| format!("{} {}: {}", check.name, check.device, check.reason))
+        .map(|check| {
+            let reason = shown_up_to(&check.reason, REASON_CHARS_MAX);
+            format!("{} {}: {reason}", shown(&check.name), shown(&check.device))
+        })
         .collect();
     Some(if failed.is_empty() { "its diagnosis did not pass".to_owned() } else { failed.join("; ") })
 }

@@ -52,6 +52,21 @@ async fn a_diagnosis_that_failed_keeps_the_node_out_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_failed_diagnosis_in_words_without_end_is_told_in_short() {
+    let world = world().await;
+    let (machine, command) = accepting(&world).await;
+    let endless = format!("no\0{}", "x".repeat(10_000));
+    let check = DiagCheck { name: endless.clone(), device: endless.clone(), passed: false, reason: endless };
+    let diag = DiagNvmlResult { passed: false, checks: vec![check; 12], ..DiagNvmlResult::default() };
+    let result = CommandResult { result: Some(Outcome::DiagNvml(diag)) };
+    machine.result(&world, command, &result, true).await;
+    world.fleet.observe(machine.node_id()).await.unwrap();
+    let failed = world.events("node.acceptance-failed").await;
+    let reason = failed[0]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("no x") && reason.len() < 3_000, "{} bytes", reason.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_diagnosis_that_the_node_did_not_sign_lets_nobody_in() {
     let world = world().await;
     let (machine, command) = accepting(&world).await;

@@ -124,6 +124,21 @@ async fn conditions_that_come_and_go_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_the_database_does_not_take_holds_up_nothing() {
+    let world = world().await;
+    let machine = world.ready("gpu-1").await;
+    machine.event(&world, 1, &machine.body(condition("Gpu\0Hot\n", false)), None).await;
+    let elsewhere = NodeReport { node_id: "node\0".to_owned(), report: Some(bound("a")) }.encode_to_vec();
+    machine.event(&world, 2, &elsewhere, None).await;
+    machine.report(&world, 3, bound("b")).await;
+    world.fleet.observe(machine.node_id()).await.unwrap();
+    assert_eq!(world.events("node.condition").await[0]["raised"][0]["kind"], "Gpu Hot ");
+    assert_eq!(world.events("security.node-mismatch").await[0]["claimedNodeId"], "node ");
+    assert!(world.heard("listener").await.contains(&"bound b".to_owned()));
+    assert_eq!(world.count("SELECT count(*) FROM node_events WHERE handled_at IS NULL").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_in_an_observer_costs_no_report() {
     let world = world().await;
     let machine = world.ready("gpu-1").await;
