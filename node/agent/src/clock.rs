@@ -34,6 +34,15 @@ pub enum TimeRefused {
 pub struct ServerClock {
     /// A stated time and the monotonic time it was taken at.
     base: Option<(Timestamp, Duration)>,
+    /// The same of the last Welcome: however often a gateway speaks after it, it moves no further from this than the allowance.
+    welcomed: Option<(Timestamp, Duration)>,
+}
+
+/// What of a stated time may outlive the session. A gateway is not believed further than the machine's own clock bears it
+/// out: one that lied once would else have every honest one refused from then on, until the certificate had run out.
+pub fn durable_ms(stated_ms: u64, now: Now) -> u64 {
+    let latest = now.wall.saturating_add(ALLOWANCE).millis();
+    stated_ms.min(u64::try_from(latest).unwrap_or(0))
 }
 
 impl ServerClock {
@@ -49,7 +58,8 @@ impl ServerClock {
     }
 
     /// A Welcome's time. Refused when it is far behind `mark_ms`, or past `limit`, until when this session could have been
-    /// opened at all. Within the allowance an earlier time never moves the clock back.
+    /// opened at all. Within the allowance an earlier time never moves the clock back; beyond it, and not below the mark,
+    /// it was an earlier gateway's time that was wrong.
     pub fn welcome(
         &mut self,
         stated_ms: u64,
@@ -65,15 +75,20 @@ impl ServerClock {
         if stated.since(limit) > ALLOWANCE {
             return Err(TimeRefused::Ahead { stated, limit });
         }
-        self.forward(stated.max(highest), now);
+        let stated = stated.max(highest);
+        if self.now(now).is_some_and(|expected| expected.since(stated) > ALLOWANCE) {
+            self.base = None;
+        }
+        self.forward(stated, now);
+        self.welcomed = self.base;
         Ok(())
     }
 
-    /// A heartbeat's time. False when it is implausibly ahead of our own count: then it is ignored, since a clock that was
-    /// pushed forward cannot be taken back.
+    /// A heartbeat's time. False when it is implausibly ahead of our own count since the Welcome: then it is ignored.
     pub fn heartbeat(&mut self, stated_ms: u64, now: Now) -> bool {
         let stated = from_ms(stated_ms);
-        let expected = self.now(now);
+        let expected =
+            self.welcomed.map(|(welcomed, at)| welcomed.saturating_add(now.monotonic.saturating_sub(at)));
         if expected.is_some_and(|expected| stated.since(expected) > ALLOWANCE) {
             return false;
         }

@@ -21,7 +21,7 @@ use pki::{SigningKey, TrustBundle};
 use wire::proto::agent::{GatewayFrame, Pressure};
 
 use crate::acceptance;
-use crate::clock::{Now, ServerClock};
+use crate::clock::{self, Now, ServerClock};
 use crate::conditions::{Conditions, Source};
 use crate::converge::{Fact, PassReport, Validator};
 use crate::desired::{self, HeldSpec};
@@ -428,6 +428,10 @@ impl Engine {
             self.journal.raise_marks(seen);
         }
         self.mirror_marks();
+    }
+
+    fn raise_time_mark(&mut self, stated_ms: u64, now: Now) {
+        self.raise_marks(Marks { server_time_ms: clock::durable_ms(stated_ms, now), ..Marks::default() });
     }
 
     fn mirror_marks(&mut self) {

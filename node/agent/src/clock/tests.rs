@@ -46,6 +46,30 @@ fn a_heartbeat_moves_time_forward_and_never_far() {
 }
 
 #[test]
+fn heartbeats_do_not_add_up_to_a_time_far_ahead() {
+    let mut clock = ServerClock::default();
+    clock.welcome(at_ms(1000), 0, at(86_400), now(0)).unwrap();
+    assert!(clock.heartbeat(at_ms(1290), now(1)));
+    assert!(!clock.heartbeat(at_ms(1580), now(2)), "each of them within the allowance of the one before");
+    assert_eq!(clock.now(now(2)), Some(at(1291)));
+}
+
+#[test]
+fn a_welcome_takes_back_what_an_earlier_one_stated_far_ahead() {
+    let mut clock = ServerClock::default();
+    clock.welcome(at_ms(80_000), at_ms(900), at(86_400), now(0)).unwrap();
+    clock.welcome(at_ms(1000), at_ms(900), at(86_400), now(10)).unwrap();
+    assert_eq!(clock.now(now(10)), Some(at(1000)));
+}
+
+#[test]
+fn what_outlives_a_session_is_borne_out_by_our_own_clock() {
+    assert_eq!(durable_ms(at_ms(200), now(0)), at_ms(200));
+    assert_eq!(durable_ms(at_ms(80_000), now(0)), at_ms(300));
+    assert_eq!(durable_ms(u64::MAX, now(0)), at_ms(300));
+}
+
+#[test]
 fn the_largest_number_is_a_time_and_no_overflow() {
     let mut clock = ServerClock::default();
     assert!(clock.welcome(u64::MAX, 0, at(86_400), now(0)).is_err());

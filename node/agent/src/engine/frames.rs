@@ -127,7 +127,7 @@ impl Engine {
             return self.hang_up("the gateway's time is refused", now);
         }
         self.own_fact("ServerTimeRefused", None, now);
-        self.raise_marks(Marks { server_time_ms: welcome.server_time_ms, ..Marks::default() });
+        self.raise_time_mark(welcome.server_time_ms, now);
         let (interval, upgrade_only) = (welcome.heartbeat_interval_ms, welcome.upgrade_only);
         let greeted = self.session.opened(welcome.session_epoch, interval, upgrade_only, now.monotonic);
         tracing::info!(node_id = %self.node.node_id, epoch = welcome.session_epoch, "session open");
@@ -183,7 +183,7 @@ impl Engine {
     fn heartbeat_ack(&mut self, ack: &HeartbeatAck, now: Now) {
         self.session.heartbeat_acked(ack.seq, now.monotonic);
         if self.clock.heartbeat(ack.server_time_ms, now) {
-            self.raise_marks(Marks { server_time_ms: ack.server_time_ms, ..Marks::default() });
+            self.raise_time_mark(ack.server_time_ms, now);
         } else {
             tracing::warn!(
                 stated_ms = ack.server_time_ms,

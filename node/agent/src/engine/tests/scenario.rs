@@ -8,7 +8,7 @@ use wire::proto::agent::{Ack, CommandState, Drain, HeartbeatAck, NodeSpec, Refus
 use super::rig::*;
 use crate::engine::*;
 use crate::journal::JournalStore;
-use crate::testing::{Deployment, at_ms, command_id};
+use crate::testing::{Deployment, at, at_ms, command_id};
 use model::SectionState;
 
 #[test]
@@ -132,6 +132,30 @@ fn a_welcome_from_the_past_is_refused_and_the_mark_outlives_the_journal() {
     welcome.server_time_ms = at_ms(0) - 30_000;
     rig.frame(Gateway::Welcome(welcome));
     assert!(rig.effects.contains(&Effect::Hangup));
+}
+
+/// One gateway that lies about the time must not have every honest one refused for as long as the certificate lasts.
+#[test]
+fn a_gateway_that_states_a_time_far_ahead_keeps_no_other_out() {
+    let mut rig = at_generation_one();
+    rig.step(Input::Disconnected { why: "cut".into(), pushback: None });
+    rig.tick_to(100);
+    rig.greet();
+    let mut lie = rig.welcome();
+    lie.server_time_ms = at_ms(80_000);
+    rig.frame(Gateway::Welcome(lie));
+    for beat in 1..100 {
+        let ack = HeartbeatAck { seq: beat, server_time_ms: at_ms(80_000 + beat * 290) };
+        rig.frame(Gateway::HeartbeatAck(ack));
+    }
+    rig.step(Input::Disconnected { why: "cut".into(), pushback: None });
+    rig.tick_to(200);
+    rig.restart();
+    rig.greet();
+    let honest = rig.welcome();
+    rig.frame(Gateway::Welcome(honest));
+    assert!(!rig.effects.contains(&Effect::Hangup), "{:?}", rig.effects);
+    assert!(rig.engine.server_time(rig.now()) < at(200 + 301));
 }
 
 #[test]
