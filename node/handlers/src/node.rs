@@ -15,7 +15,7 @@ use crate::kinds::{diag_nvml, gpu_reset, inventory_refresh, logs_collect, node_r
 use crate::logs::LogSource;
 use crate::machine::{Machine, Reboot, Watch};
 use crate::sections::access::{AccessFiles, NoTickets, TicketKeys};
-use crate::sections::devices::{CAPABILITY_KUBERNETES, Devices, Holds};
+use crate::sections::devices::{CAPABILITY_HOST_ONLY, CAPABILITY_KUBERNETES, Devices, Holds};
 use crate::slices::{CAPABILITY_LIMITS, FakeSlices, Slices, SystemdSlices};
 use crate::sshd::{HostSshd, NoSshd, Sshd};
 use crate::upload::{HttpsUpload, Upload};
@@ -106,7 +106,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
     let boot_id = hardware.boot_id().await.map_err(NodeError::BootId)?;
     let mut capabilities = vec![CAPABILITY_KUBERNETES.to_owned()];
     match slices.support() {
-        Ok(()) => capabilities.push(CAPABILITY_LIMITS.to_owned()),
+        Ok(()) => capabilities.extend([CAPABILITY_HOST_ONLY, CAPABILITY_LIMITS].map(str::to_owned)),
         Err(none) => tracing::info!(why = none.why, "holds with limits are not served"),
     }
     let faults = Faults::at(data_dir.join("faults.json"));

@@ -25,7 +25,7 @@ async fn a_simulated_node_handles_every_kind_and_writes_only_below_its_folder() 
     assert_eq!(kinds, CommandKind::ALL);
     let sections: Vec<Section> = parts.convergers.iter().map(|converger| converger.section()).collect();
     assert_eq!(sections, [Section::Devices, Section::Access]);
-    assert_eq!(parts.hardware.capabilities(), ["binding.kubernetes", "devices.limits"]);
+    assert_eq!(parts.hardware.capabilities(), ["binding.kubernetes", "devices.host-only", "devices.limits"]);
     assert_eq!(parts.hardware.inventory_hashes().len(), 7, "the first Hello tells what the machine is");
     assert!(!parts.boot_id.is_empty());
     let written: Vec<_> =
@@ -39,6 +39,7 @@ async fn this_host_is_put_together_and_says_whether_it_keeps_limits() {
     let ports = NodePorts::host(dir.path(), Arc::new(SystemClock::new()), Arc::new(NoLogs));
     let supported = ports.slices.support().is_ok();
     let parts = parts(ports).await.unwrap();
-    let advertised = parts.hardware.capabilities().contains(&"devices.limits".to_owned());
-    assert_eq!(advertised, supported);
+    for name in ["devices.limits", "devices.host-only"] {
+        assert_eq!(parts.hardware.capabilities().contains(&name.to_owned()), supported, "{name}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Holds: which allocation has which GPUs of this machine.
+//! Holds: which allocation has which GPUs of this machine, or CPU and memory of it alone.
 //!
 //! ```text
 //!   HELD entry ──▶ slice with limits ──▶ env file ──▶ CDI spec file ──▶ AllocationBound
@@ -39,6 +39,8 @@ pub use observe::{Holds, HoldsError, LiveHolds};
 
 /// Advertised: a hold may be a Kubernetes node's.
 pub const CAPABILITY_KUBERNETES: &str = "binding.kubernetes";
+/// Advertised where limits can be kept: a hold may be of CPU and memory alone.
+pub const CAPABILITY_HOST_ONLY: &str = "devices.host-only";
 
 /// What is told that GPUs came free.
 pub type Freed = Box<dyn Fn() + Send + Sync>;
@@ -175,7 +177,7 @@ impl Devices {
                     Body::AllocationBound(AllocationBound {
                         allocation_id: allocation.to_string(),
                         generation,
-                        cdi_devices: wanted.atoms.iter().map(|atom| cdi::device(atom)).collect(),
+                        cdi_devices: cdi::devices(*allocation, &wanted.atoms),
                         atoms: wanted.atoms.clone(),
                     })
                 });
@@ -191,6 +193,8 @@ impl Devices {
             return;
         }
         pass.fail(reason.name(), format!("{allocation}: {message}"));
+        // Whatever was released before: the release of this attempt is news again.
+        pass.reported.remove(&(allocation, Told::Released));
         pass.tell(allocation, Told::Failed(reason), |generation| {
             Body::AllocationFailed(AllocationFailed {
                 allocation_id: allocation.to_string(),
@@ -226,9 +230,13 @@ impl Devices {
             }
             Step::RemoveCdi => {
                 let file = HostFile::Cdi(allocation);
+                let hold = observed.holds.of(allocation).and_then(|file| file.hold.as_ref().ok());
+                let had_gpus = hold.is_none_or(|hold| !hold.is_host());
                 self.files.remove(&file).await.map_err(|err| failed(&err))?;
                 observed.holds.remove(&file.name());
-                (self.freed)();
+                if had_gpus {
+                    (self.freed)();
+                }
                 tracing::info!(allocation_id = %allocation, "hold released");
                 Ok(())
             }

@@ -1,6 +1,8 @@
 //! A hold as a CDI specification file (Container Device Interface 0.6.0), and read back from one.
 //!
 //! Devices are named by their atom, with `/` as `_`, which a name may not hold; the atom itself rides in an annotation.
+//! A hold of CPU and memory alone has a kind of its own and one device, named after the allocation: a specification
+//! without devices, and a device that edits nothing, are none to the engines that read them.
 //! Other tools could write into the folder, and disks rot, so reading is strict: a file that is not exactly a hold is
 //! none, and its GPUs are unknown rather than free.
 
@@ -14,7 +16,8 @@ use crate::files::HostFile;
 use crate::slices::{self, SliceLimits};
 
 const VERSION: &str = "0.6.0";
-const KIND: &str = "bcd.dev/gpu";
+const GPU: &str = "bcd.dev/gpu";
+const HOST: &str = "bcd.dev/host";
 const DEVICE_ID: &str = "bcd.dev/device-id";
 const ALLOCATION: &str = "bcd.dev/allocation-id";
 const BINDING: &str = "bcd.dev/binding";
@@ -32,12 +35,19 @@ const ATOM_BYTES_MAX: usize = 128;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
     pub allocation: AllocationId,
-    /// In the file's order, each once.
+    /// In the file's order, each once; none for a hold of CPU and memory alone.
     pub atoms: Vec<String>,
     pub binding: Binding,
     /// 0 for no limit.
     pub memory_bytes: u64,
     pub hugepages_1gi: u64,
+}
+
+impl Hold {
+    /// It has CPU and memory of the host, and no device.
+    pub fn is_host(&self) -> bool {
+        self.atoms.is_empty()
+    }
 }
 
 /// What a hold's file says besides the hold: where the devices are on this host.
@@ -56,7 +66,7 @@ struct SpecFile {
     #[serde(default)]
     annotations: BTreeMap<String, String>,
     devices: Vec<DeviceEntry>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Edits::is_empty")]
     container_edits: Edits,
 }
 
@@ -79,6 +89,12 @@ struct Edits {
     device_nodes: Vec<DeviceNode>,
 }
 
+impl Edits {
+    fn is_empty(&self) -> bool {
+        self.env.is_empty() && self.device_nodes.is_empty()
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct DeviceNode {
     path: String,
@@ -89,15 +105,19 @@ fn device_name(atom: &str) -> String {
     atom.replace('/', "_")
 }
 
-/// The name a workload asks for: `bcd.dev/gpu=GPU-…`.
-pub fn device(atom: &str) -> String {
-    format!("{KIND}={}", device_name(atom))
+/// The names a workload asks for: `bcd.dev/gpu=GPU-…` for each atom, or `bcd.dev/host=alloc_…`.
+pub fn devices(allocation: AllocationId, atoms: &[String]) -> Vec<String> {
+    if atoms.is_empty() {
+        return vec![format!("{HOST}={allocation}")];
+    }
+    atoms.iter().map(|atom| format!("{GPU}={}", device_name(atom))).collect()
 }
 
 /// What every workload of the hold is told, as `KEY=value`.
 pub fn environment(hold: &Hold, limits: &SliceLimits) -> Vec<String> {
     let mut env = Vec::new();
     match hold.binding {
+        Binding::Hold if hold.is_host() => {}
         Binding::Hold => env.push(format!("NVIDIA_VISIBLE_DEVICES={}", hold.atoms.join(","))),
         // A pod gets a part of the hold, and hears of it from the device plugin.
         Binding::Kubernetes => {}
@@ -134,24 +154,26 @@ pub fn render(hold: &Hold, limits: &SliceLimits, nodes: &Nodes) -> Vec<u8> {
     if hold.hugepages_1gi > 0 {
         note(HUGE_PAGES, hold.hugepages_1gi.to_string());
     }
-    let devices = hold.atoms.iter().map(|atom| DeviceEntry {
-        name: device_name(atom),
-        annotations: BTreeMap::from([(DEVICE_ID.to_owned(), atom.clone())]),
-        container_edits: Edits {
-            env: Vec::new(),
-            device_nodes: nodes.device.get(atom).into_iter().flatten().map(node).collect(),
-        },
-    });
-    let file = SpecFile {
-        cdi_version: VERSION.into(),
-        kind: KIND.into(),
-        annotations,
-        devices: devices.collect(),
-        container_edits: Edits {
-            env: environment(hold, limits),
-            device_nodes: nodes.common.iter().map(node).collect(),
-        },
+    let device = |name: String, id: String, container_edits: Edits| DeviceEntry {
+        name,
+        annotations: BTreeMap::from([(DEVICE_ID.to_owned(), id)]),
+        container_edits,
     };
+    let (kind, devices, container_edits) = if hold.is_host() {
+        let id = hold.allocation.to_string();
+        let told = Edits { env: environment(hold, limits), device_nodes: Vec::new() };
+        (HOST, vec![device(id.clone(), id, told)], Edits::default())
+    } else {
+        let gpu = |atom: &String| {
+            let device_nodes = nodes.device.get(atom).into_iter().flatten().map(node).collect();
+            device(device_name(atom), atom.clone(), Edits { env: Vec::new(), device_nodes })
+        };
+        let device_nodes = nodes.common.iter().map(node).collect();
+        let told = Edits { env: environment(hold, limits), device_nodes };
+        (GPU, hold.atoms.iter().map(gpu).collect(), told)
+    };
+    let (cdi_version, kind) = (VERSION.into(), kind.into());
+    let file = SpecFile { cdi_version, kind, annotations, devices, container_edits };
     let mut bytes = serde_json::to_vec_pretty(&file).expect("names and lists of text serialize");
     bytes.push(b'\n');
     bytes
@@ -166,9 +188,6 @@ pub fn is_ours(name: &str) -> bool {
 pub fn parse(name: &str, bytes: &[u8]) -> Result<Hold, String> {
     let file: SpecFile =
         serde_json::from_slice(bytes).map_err(|err| format!("it is no CDI specification: {err}"))?;
-    if file.kind != KIND {
-        return Err(format!("it is of another kind than {KIND}"));
-    }
     let note = |key: &str| file.annotations.get(key).map(String::as_str);
     let allocation: AllocationId =
         note(ALLOCATION).and_then(|id| id.parse().ok()).ok_or("it names no allocation")?;
@@ -184,13 +203,12 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Hold, String> {
         None => Ok(0),
         Some(text) => text.parse::<u64>().map_err(|_| format!("its {key} is no number")),
     };
-    Ok(Hold {
-        allocation,
-        atoms: atoms(&file.devices)?,
-        binding,
-        memory_bytes: number(MEMORY)?,
-        hugepages_1gi: number(HUGE_PAGES)?,
-    })
+    let atoms = match file.kind.as_str() {
+        GPU => atoms(&file.devices)?,
+        HOST => no_atoms(allocation, &file.devices)?,
+        _ => return Err(format!("it is of another kind than {GPU} and {HOST}")),
+    };
+    Ok(Hold { allocation, atoms, binding, memory_bytes: number(MEMORY)?, hugepages_1gi: number(HUGE_PAGES)? })
 }
 
 fn atoms(devices: &[DeviceEntry]) -> Result<Vec<String>, String> {
@@ -208,6 +226,15 @@ fn atoms(devices: &[DeviceEntry]) -> Result<Vec<String>, String> {
         }
     }
     Ok(devices.iter().filter_map(|device| device.annotations.get(DEVICE_ID).cloned()).collect())
+}
+
+/// The one device of a hold without atoms says whose it is, and nothing else.
+fn no_atoms(allocation: AllocationId, devices: &[DeviceEntry]) -> Result<Vec<String>, String> {
+    let id = allocation.to_string();
+    match devices {
+        [device] if device.name == id && device.annotations.get(DEVICE_ID) == Some(&id) => Ok(Vec::new()),
+        _ => Err("its device is not the one of its allocation".into()),
+    }
 }
 
 /// Parts of letters, digits and `-_.:`, joined by `/`: safe in names, lists and lines.

@@ -140,10 +140,13 @@ impl Observed {
             let nodes = self.gpus.get(atom).filter(|gpu| !gpu.lost)?.nodes.clone()?;
             Some((atom.clone(), nodes))
         });
-        Some(Nodes { device: device.collect::<Option<_>>()?, common: self.common_nodes.clone() })
+        let device = device.collect::<Option<_>>()?;
+        // What every GPU needs is nothing to a hold without one.
+        let common = if atoms.is_empty() { Vec::new() } else { self.common_nodes.clone() };
+        Some(Nodes { device, common })
     }
 
-    /// Holds that no entry is about, GPU by GPU, and hold files that cannot be read.
+    /// Holds that no entry is about, GPU by GPU where they have any, and hold files that cannot be read.
     pub fn unlisted(&self, desired: &Desired) -> Vec<Fact> {
         let fact = |kind: &str, severity, device: &str, reason: String, message: String| Fact {
             kind: kind.into(),
@@ -156,12 +159,17 @@ impl Observed {
         let mut facts = Vec::new();
         for hold in self.holds.holds().filter(|hold| !desired.names(hold.allocation)) {
             let id = hold.allocation.to_string();
+            let what = if hold.is_host() { "CPU and memory of" } else { "it on" };
             let message =
-                format!("{id} holds it on this host and no spec lists it; it is kept until one releases it");
+                format!("{id} holds {what} this host and no spec lists it; it is kept until one releases it");
+            let devices: Vec<&str> = match hold.is_host() {
+                true => vec![""],
+                false => hold.atoms.iter().map(String::as_str).collect(),
+            };
             facts.extend(
-                hold.atoms
-                    .iter()
-                    .map(|atom| fact("UnlistedHold", Severity::Blocking, atom, id.clone(), message.clone())),
+                devices.into_iter().map(|device| {
+                    fact("UnlistedHold", Severity::Blocking, device, id.clone(), message.clone())
+                }),
             );
         }
         for (name, problem) in self.unreadable_unlisted(desired) {

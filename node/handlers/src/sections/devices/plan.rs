@@ -9,6 +9,10 @@ use super::observe::{HoldFile, Observed};
 use super::record::Reason;
 use crate::slices::SliceLimits;
 
+/// Device classes of entries: GPUs with what they need of the host, or the host's CPU and memory alone.
+const GPU: &str = "gpu";
+const HOST: &str = "host";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     ApplySlice(SliceLimits),
@@ -79,6 +83,9 @@ fn keep(held: &Hold, file: &HoldFile, wanted: &Wanted, observed: &Observed) -> P
         atoms.sort_unstable();
         atoms
     };
+    if held.is_host() != (wanted.device_class == HOST) {
+        return Plan::only(Verdict::Differs("the host holds it with devices of another class".into()));
+    }
     if sorted(&held.atoms) != sorted(&wanted.atoms) {
         return Plan::only(Verdict::Differs("the host holds other GPUs for it".into()));
     }
@@ -92,11 +99,8 @@ fn keep(held: &Hold, file: &HoldFile, wanted: &Wanted, observed: &Observed) -> P
 }
 
 fn bind(allocation: AllocationId, wanted: &Wanted, desired: &Desired, observed: &Observed) -> Plan {
-    let whole_gpus = wanted.atoms.iter().all(|atom| hw::smi::gpu_uuid(atom).as_deref() == Some(atom));
-    if wanted.device_class != "gpu" || wanted.atoms.is_empty() || !whole_gpus {
-        let message =
-            format!("this daemon holds whole GPUs only, not this of class {:?}", wanted.device_class);
-        return Plan::failed(Reason::UnsupportedDevice, message);
+    if let Some(problem) = unsupported(wanted) {
+        return Plan::failed(Reason::UnsupportedDevice, problem);
     }
     let Some(binding) = wanted.binding else {
         return Plan::failed(Reason::UnsupportedBinding, "this daemon does not know the binding");
@@ -123,6 +127,18 @@ fn bind(allocation: AllocationId, wanted: &Wanted, desired: &Desired, observed: 
     Plan { warning, ..steps(&hold, wanted, observed, Some(&nodes), None) }
 }
 
+/// Why nothing on any host could be held for it.
+fn unsupported(wanted: &Wanted) -> Option<String> {
+    let whole_gpus = wanted.atoms.iter().all(|atom| hw::smi::gpu_uuid(atom).as_deref() == Some(atom));
+    match wanted.device_class.as_str() {
+        GPU if whole_gpus && !wanted.atoms.is_empty() => None,
+        GPU => Some("this daemon holds whole GPUs only".into()),
+        HOST if wanted.atoms.is_empty() && !wanted.limits.is_none() => None,
+        HOST => Some("a hold of CPU and memory has limits and no devices".into()),
+        other => Some(format!("this daemon holds no devices of class {other:?}")),
+    }
+}
+
 /// Who else has one of the atoms.
 fn conflict(
     allocation: AllocationId,
@@ -145,13 +161,13 @@ fn conflict(
     }
     let own = crate::files::HostFile::Cdi(allocation).name();
     let (name, _) = observed.holds.unreadable().find(|(name, _)| *name != own)?;
-    Some(Plan::wait("HoldUnreadable", format!("/etc/cdi/{name} may hold any GPU and cannot be read")))
+    Some(Plan::wait("HoldUnreadable", format!("/etc/cdi/{name} may hold anything and cannot be read")))
 }
 
 /// Where the devices are, or why the hold cannot be made of them.
 fn available(wanted: &Wanted, observed: &Observed) -> Result<Nodes, Box<Plan>> {
     // A driver that does not answer now is no device to hand out, whatever else is known of it.
-    if let Some(why) = &observed.unsure {
+    if let Some(why) = observed.unsure.as_ref().filter(|_| !wanted.atoms.is_empty()) {
         return Err(Box::new(Plan::wait("InventoryUnreadable", why.clone())));
     }
     let missing = |atom: &String| match observed.gpus.get(atom) {

@@ -12,6 +12,7 @@ use crate::files::HostPaths;
 use crate::files::testing::{Trap, TrappedFiles};
 use crate::slices::FakeSlices;
 
+mod host;
 mod trouble;
 
 /// A machine whose daemon comes and goes.

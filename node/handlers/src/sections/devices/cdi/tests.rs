@@ -80,8 +80,50 @@ fn a_hold_is_written_as_a_cdi_specification() {
 }
 
 #[test]
+fn a_hold_without_devices_is_a_specification_with_one_that_tells_the_workload() {
+    let expected = r#"{
+  "cdiVersion": "0.6.0",
+  "kind": "bcd.dev/host",
+  "annotations": {
+    "bcd.dev/allocation-id": "alloc_00000000000000000000000001",
+    "bcd.dev/cgroup-parent": "bcd-alloc-alloc_00000000000000000000000001.slice",
+    "bcd.dev/memory-bytes": "1073741824"
+  },
+  "devices": [
+    {
+      "name": "alloc_00000000000000000000000001",
+      "annotations": {
+        "bcd.dev/device-id": "alloc_00000000000000000000000001"
+      },
+      "containerEdits": {
+        "env": [
+          "BCD_ALLOCATION_ID=alloc_00000000000000000000000001",
+          "BCD_CGROUP_PARENT=bcd-alloc-alloc_00000000000000000000000001.slice"
+        ]
+      }
+    }
+  ]
+}
+"#;
+    let hold = Hold { atoms: Vec::new(), ..hold() };
+    let bytes = render(&hold, &limits(), &nodes());
+    assert_eq!(String::from_utf8(bytes.clone()).unwrap(), expected);
+    assert_eq!(parse(&name(), &bytes), Ok(hold));
+    assert_eq!(devices(allocation(), &[]), ["bcd.dev/host=alloc_00000000000000000000000001"]);
+    let broken = [
+        String::from_utf8(render(&self::hold(), &limits(), &nodes())).unwrap().replace("dev/gpu", "dev/host"),
+        expected.replace("\"name\": \"alloc_00000000000000000000000001\"", "\"name\": \"alloc\""),
+        expected.replace("bcd.dev/device-id", "bcd.dev/id"),
+        expected.replacen("\"devices\": [", "\"devices\": [{\"name\": \"all\"},", 1),
+    ];
+    for (at, text) in broken.iter().enumerate() {
+        assert!(parse(&name(), text.as_bytes()).is_err(), "case {at}");
+    }
+}
+
+#[test]
 fn a_slash_in_an_atom_is_an_underscore_in_the_name_and_reads_back() {
-    assert_eq!(device(&hold().atoms[1]), format!("bcd.dev/gpu={GPU}_slot-1"));
+    assert_eq!(devices(allocation(), &hold().atoms)[1], format!("bcd.dev/gpu={GPU}_slot-1"));
     assert_eq!(parse(&name(), &render(&hold(), &limits(), &nodes())), Ok(hold()));
 }
 
@@ -140,7 +182,7 @@ proptest! {
 
     #[test]
     fn every_hold_reads_back(
-        atoms in proptest::collection::btree_set(atom(), 1..8),
+        atoms in proptest::collection::btree_set(atom(), 0..8),
         kubernetes in any::<bool>(),
         memory_bytes in any::<u64>(),
         hugepages_1gi in any::<u64>(),
