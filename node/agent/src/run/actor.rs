@@ -86,7 +86,9 @@ impl Actor {
     }
 
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), AgentError> {
-        self.settle(vec![Input::Tick]).await?;
+        // The readings first: the Hello that may follow at once tells what the machine is.
+        let first = vec![self.readings(), Input::Tick];
+        self.settle(first).await?;
         while !stop.is_cancelled() {
             let inputs = self.next_inputs(&stop).await;
             self.settle(inputs).await?;

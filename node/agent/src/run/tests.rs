@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures::future::BoxFuture;
-use kit::{SeededRng, SystemClock};
+use kit::SeededRng;
 use model::{CommandKind, Role, Section, SectionState};
 use wire::proto::agent::command_body::Payload;
 use wire::proto::agent::gateway_frame::Frame as Gateway;
@@ -18,10 +18,12 @@ use super::*;
 use crate::converge::{ConvergeContext, Report, SectionReport};
 use crate::hardware::{NoHardware, NoHost};
 use crate::identity::MemoryIdentity;
-use crate::journal::{MemoryJournal, RedbJournal};
+use crate::journal::MemoryJournal;
 use crate::kinds::CommandContext;
 use crate::link::memory::{GatewayEnd, MemoryLink};
 use crate::testing::{Deployment, START, at_ms, command_id, journal_id};
+
+mod durable;
 
 const NODE: u128 = 5;
 
@@ -107,6 +109,7 @@ struct World {
     seen: Arc<Mutex<Vec<u64>>>,
     clock: Arc<dyn Clock>,
     supervisor: Supervisor,
+    hardware: Arc<dyn Hardware>,
     starts: u64,
 }
 
@@ -124,6 +127,7 @@ impl World {
             seen: Arc::default(),
             clock: Arc::new(VirtualClock(tokio::time::Instant::now())),
             supervisor: Supervisor::new(),
+            hardware: Arc::new(NoHardware),
             starts: 0,
         }
     }
@@ -150,7 +154,7 @@ impl World {
                 handler(CommandKind::DiagNvml),
                 handler(CommandKind::LogsCollect),
             ],
-            hardware: Arc::new(NoHardware),
+            hardware: self.hardware.clone(),
             host: Arc::new(NoHost),
             on_end: OnEnd::Isolate,
         };
@@ -378,108 +382,6 @@ async fn a_certificate_is_renewed_at_sixty_percent_and_used_from_the_next_connec
     agent.stop().await;
 }
 
-/// A store in memory that counts its commits, and makes them wait while its gate is shut.
-struct Counted {
-    store: MemoryJournal,
-    commits: AtomicU32,
-    open: watch::Sender<bool>,
-}
-
-impl Counted {
-    fn new() -> Arc<Self> {
-        let store = MemoryJournal::new(journal_id(1));
-        Arc::new(Self { store, commits: AtomicU32::new(0), open: watch::channel(true).0 })
-    }
-}
-
-impl JournalStore for Counted {
-    fn id(&self) -> model::JournalId {
-        self.store.id()
-    }
-
-    fn load(&self) -> Result<crate::journal::Loaded, JournalError> {
-        self.store.load()
-    }
-
-    fn commit(&self, writes: Vec<crate::journal::Write>) -> BoxFuture<'_, Result<(), JournalError>> {
-        self.commits.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move {
-            self.open.subscribe().wait_for(|open| *open).await.expect("the sender is in the store");
-            self.store.commit(writes).await
-        })
-    }
-
-    fn entry(&self, id: model::CommandId) -> Result<Option<crate::journal::Entry>, JournalError> {
-        self.store.entry(id)
-    }
-
-    fn events_after(
-        &self,
-        seq: u64,
-        limit: usize,
-        bytes_max: usize,
-    ) -> Result<Vec<crate::journal::StoredEvent>, JournalError> {
-        self.store.events_after(seq, limit, bytes_max)
-    }
-
-    fn spec(&self) -> Result<Option<crate::journal::StoredSpec>, JournalError> {
-        self.store.spec()
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn commands_that_come_together_share_an_fsync() {
-    let mut world = World::new();
-    let store = Counted::new();
-    world.journal = store.clone();
-    let agent = world.start();
-    let (mut session, _) = world.accept().await;
-    session.until("a heartbeat", |frame| matches!(frame, Frame::Heartbeat(_)).then_some(())).await;
-    let before = store.commits.load(Ordering::SeqCst);
-    for n in 1..=16 {
-        let command = world.deployment.command(NODE, command_id(n), CommandKind::InventoryRefresh);
-        let frame = GatewayFrame { frame: Some(Gateway::Command(command)) };
-        session.end.to_node.try_send(Ok(frame)).expect("the channel has room");
-    }
-    for n in 1..=16 {
-        assert_eq!(session.outcome(n).await.state(), CommandState::Succeeded);
-    }
-    // Sixteen commands are 48 writes: accepted, running and done.
-    let commits = store.commits.load(Ordering::SeqCst) - before;
-    assert!(commits <= 12, "{commits} commits");
-    agent.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_said_or_run_before_it_is_durable() {
-    let mut world = World::new();
-    let store = Counted::new();
-    world.journal = store.clone();
-    let agent = world.start();
-    let (mut session, _) = world.accept().await;
-    session.until("a status", |frame| matches!(frame, Frame::Status(_)).then_some(())).await;
-    store.open.send_replace(false);
-    let before = store.commits.load(Ordering::SeqCst);
-    session
-        .say(Gateway::Command(world.deployment.command(NODE, command_id(1), CommandKind::InventoryRefresh)))
-        .await;
-    let quiet = async {
-        while let Some(frame) = session.end.from_node.recv().await {
-            if let Some(Frame::CommandUpdate(update)) = frame.frame {
-                return update;
-            }
-        }
-        panic!("the agent hung up");
-    };
-    let early = tokio::time::timeout(Duration::from_secs(20), quiet).await;
-    assert!(early.is_err(), "said before it was durable: {early:?}");
-    assert!(store.commits.load(Ordering::SeqCst) > before, "the commit is what it waits for");
-    assert_eq!(world.runs.load(Ordering::SeqCst), 0);
-    store.open.send_replace(true);
-    assert_eq!(session.outcome(1).await.state(), CommandState::Succeeded);
-    agent.stop().await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_ticket_is_spent_once() {
     let mut world = World::new();
@@ -501,72 +403,37 @@ async fn a_machine_that_has_not_joined_does_not_start() {
     assert!(world.supervisor.running().is_empty());
 }
 
-/// Real time, because the disk's threads do not know virtual time.
-#[tokio::test]
-async fn the_same_agent_runs_over_a_journal_on_disk_and_its_status_socket() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut world = World::new();
-    world.clock = Arc::new(ClockFromStart(SystemClock::new()));
-    let path = dir.path().join("journal.db");
-    let open = |seed| {
-        RedbJournal::open(&path, crate::journal::FILE_BYTES_MAX, &SeededRng::new(seed), START).unwrap()
-    };
-    world.journal = Arc::new(open(1));
-    let agent = world.start();
-    let socket = dir.path().join("run/bcd.sock");
-    let serving = crate::status::serve(&socket, agent.handle.clone(), &world.supervisor).unwrap();
-    assert!(
-        crate::status::serve(&socket, agent.handle.clone(), &world.supervisor).is_err(),
-        "one daemon serves it"
-    );
-    let (mut session, hello) = world.accept().await;
-    let spec = world.deployment.spec_body(NODE, 1, NodeSpec::default());
-    session.say(Gateway::DesiredState(world.deployment.signed_spec(&spec, Some(&hello.nonce)))).await;
-    for n in 1..=4 {
-        session
-            .say(Gateway::Command(world.deployment.command(
-                NODE,
-                command_id(n),
-                CommandKind::InventoryRefresh,
-            )))
-            .await;
+/// A machine that was looked at before the agent started.
+struct Known;
+
+impl Hardware for Known {
+    fn inventory_hashes(&self) -> std::collections::BTreeMap<String, String> {
+        [("cpu".to_owned(), "a".repeat(64))].into()
     }
-    for n in 1..=4 {
-        assert_eq!(session.outcome(n).await.state(), CommandState::Succeeded);
+
+    fn inventory_section(&self, _: &str) -> Option<crate::hardware::InventorySection> {
+        None
     }
-    let status = crate::status::ask(&socket).await.unwrap();
-    assert_eq!(status["appliedGeneration"], 1);
-    assert_eq!(status["journal"]["unackedResults"], 4);
-    let mode = |path: &std::path::Path| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
-    };
-    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
-    serving.cancel();
-    serving.finished().await;
-    agent.crash().await;
-    drop(session);
-    world.journal = Arc::new(MemoryJournal::new(journal_id(9)));
-    world.journal = Arc::new(open(2));
-    let agent = world.start();
-    let (_session, hello) = world.accept().await;
-    assert_eq!((hello.applied_generation, hello.unacked_results.len()), (1, 4));
-    agent.stop().await;
-    assert!(crate::status::ask(&socket).await.is_err());
+
+    fn conditions(&self) -> Vec<crate::converge::Fact> {
+        Vec::new()
+    }
+
+    fn pressure(&self) -> Option<wire::proto::agent::Pressure> {
+        None
+    }
+
+    fn capabilities(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
-struct ClockFromStart(SystemClock);
-
-impl Clock for ClockFromStart {
-    fn now(&self) -> Timestamp {
-        START.saturating_add(self.0.monotonic())
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.0.monotonic()
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.0.sleep(duration)
-    }
+#[tokio::test(start_paused = true)]
+async fn the_first_hello_tells_what_the_machine_is() {
+    let mut world = World::new();
+    world.hardware = Arc::new(Known);
+    let agent = world.start();
+    let (_session, hello) = world.accept().await;
+    assert_eq!(hello.inventory_hashes.keys().collect::<Vec<_>>(), ["cpu"]);
+    agent.stop().await;
 }
