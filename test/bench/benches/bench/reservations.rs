@@ -18,10 +18,12 @@ mod bound;
 mod database;
 mod load;
 mod machines;
+mod spent;
 
 use database::Counters;
 use load::{Load, Measured};
 use machines::Machines;
+use spent::Spent;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -102,13 +104,15 @@ struct Seen {
     database_cpu: Duration,
     load_cpu: Duration,
     settled_after: Duration,
+    spent: Spent,
 }
 
 async fn one(plane: &Plane, store: &Store, load: &Load, lasts: Duration) -> anyhow::Result<Seen> {
     let (server, database, own) = (plane.server.pid(), plane.database.pid(), std::process::id());
     let before = (usage::of(server)?.cpu, usage::cpu_of_tree(database)?, usage::of(own)?.cpu);
-    let counted = Counters::read(store).await?;
+    let (counted, spent) = (Counters::read(store).await?, Spent::read(&plane.api).await?);
     let Measured { placed, released, waited, settled_after } = load.churn(lasts).await?;
+    let spent = Spent::read(&plane.api).await?.since(&spent);
     let counters = Counters::read(store).await?.since(&counted);
     let after = (usage::of(server)?.cpu, usage::cpu_of_tree(database)?, usage::of(own)?.cpu);
     println!("{placed}");
@@ -122,6 +126,7 @@ async fn one(plane: &Plane, store: &Store, load: &Load, lasts: Duration) -> anyh
         database_cpu: after.1.saturating_sub(before.1),
         load_cpu: after.2.saturating_sub(before.2),
         settled_after,
+        spent,
     })
 }
 
@@ -164,5 +169,6 @@ impl Seen {
             "every spec signed, every machine's answer handled {:.2} s after the last call",
             self.settled_after.as_secs_f64()
         );
+        self.spent.say(self.placed.samples.len());
     }
 }

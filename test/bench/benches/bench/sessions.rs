@@ -42,9 +42,21 @@ pub struct Part {
 
 #[derive(clap::Subcommand)]
 enum What {
-    Gateway { sessions: u64, at: i64 },
-    Bare { at: i64 },
-    Nodes { address: SocketAddr, first: u64, count: u64, at: i64, bare: bool },
+    Gateway {
+        sessions: u64,
+        at: i64,
+    },
+    Bare {
+        at: i64,
+    },
+    Nodes {
+        address: SocketAddr,
+        first: u64,
+        count: u64,
+        at: i64,
+        #[arg(action = clap::ArgAction::Set)]
+        bare: bool,
+    },
 }
 
 impl Part {

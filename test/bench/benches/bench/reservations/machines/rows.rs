@@ -71,7 +71,7 @@ pub async fn insert(
                 for (name, content) in sections {
                     tx.execute(&INVENTORY, &[name, content]).await?;
                 }
-                tx.query(&MADE, &[]).await.map_err(StoreError::from)
+                Ok::<_, StoreError>(tx.query(&MADE, &[]).await?)
             })
         })
         .await?;
