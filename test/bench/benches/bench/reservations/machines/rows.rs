@@ -6,7 +6,7 @@ use kernel::ports::delivery::GatewayLease;
 use model::unit::GIB;
 use model::{JournalId, NodeId};
 use pki::VerifyingKey;
-use store::{Op, Sql, Store, StoreError, sql};
+use store::{Op, Sql, Store, sql};
 use wire::inventory::{CpuList, Gpu, NodeInventory, NumaNode, SectionName};
 
 use super::{GPUS, Machine, uuid};
@@ -71,7 +71,7 @@ pub async fn insert(
                 for (name, content) in sections {
                     tx.execute(&INVENTORY, &[name, content]).await?;
                 }
-                Ok::<_, StoreError>(tx.query(&MADE, &[]).await?)
+                tx.query(&MADE, &[]).await
             })
         })
         .await?;
