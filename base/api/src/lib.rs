@@ -42,7 +42,7 @@ pub mod work;
 pub use ids::{Id, Name, Ref};
 pub use labels::{LABELS_MAX, LabelChanges, Labels, Selector};
 pub use listing::{Deleted, LIMIT_DEFAULT, Limit, List, Wait, limit_or_default};
-pub use method::{COMMON_ERRORS, Idempotency, Method, MethodRow, kebab, path};
+pub use method::{COMMON_ERRORS, Idempotency, Method, MethodRow, flag, kebab, path};
 pub use openapi::openapi;
 pub use parse::{InvalidRequest, near, parse_request};
 pub use problem::{ErrorBody, Problem, docs_path};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::reservations::{Binding, ExplainReservation, Explanation, FitVerdict, NodeVerdict, VerdictGroup};
-use api::{Method, Named, Word, kebab};
+use api::{Method, Named, Word};
 use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault};
 use model::unit::GIB;
@@ -114,7 +114,7 @@ fn wanted(ask: &Ask) -> String {
 }
 
 fn flag(name: &str, value: impl std::fmt::Display) -> String {
-    format!("--{} {value}", kebab(name))
+    format!("--{} {value}", api::flag(name))
 }
 
 /// What would fit, as what to write instead.
@@ -140,7 +140,7 @@ fn command(pool: &str, ask: &Ask) -> String {
     add("memoryGiB", ask.memory_gib);
     add("hugepages1Gi", ask.hugepages_1gi);
     words.extend(ask.gpu_model.as_ref().map(|model| flag("gpuModel", format_args!("{model:?}"))));
-    words.extend(ask.whole_node.then(|| format!("--{}", kebab("wholeNode"))));
+    words.extend(ask.whole_node.then(|| format!("--{}", api::flag("wholeNode"))));
     words.join(" ")
 }
 

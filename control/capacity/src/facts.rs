@@ -284,7 +284,8 @@ impl Capacity {
                 continue;
             };
             let Some(allocation_id) = before.booked_by else { continue };
-            let row = tx.query_one(&sql::ALLOCATION_SUBJECT, &[&allocation_id.uuid()]).await?;
+            let subject = tx.query_opt(&sql::ALLOCATION_SUBJECT, &[&allocation_id.uuid()]).await?;
+            let Some(row) = subject else { continue };
             let reservation_id: ReservationId = row.id("reservation_id");
             let data = json!({
                 "state": row.get::<_, &str>("state"), "nodeId": node_id.to_string(),

@@ -12,24 +12,30 @@ pub struct Violation {
 
 pub(crate) const RULES: &[Sql] = &[
     sql(
-        "no atom is in two live allocations",
+        "no atom is in two allocations that have not ended",
         "SELECT format('%s on %s: %s allocations', atom, node_id, count(*)) AS what FROM (
-           SELECT node_id, unnest(atoms) AS atom FROM allocations WHERE state IN ('placed', 'bound', 'releasing')) live
+           SELECT node_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL) live
          GROUP BY node_id, atom HAVING count(*) > 1 ORDER BY 1",
     ),
     sql(
-        "bookings are the atoms of live allocations",
+        "bookings are the atoms of allocations that have not ended",
         "SELECT format('%s of %s', coalesce(b.atom, l.atom), coalesce(b.allocation_id, l.allocation_id)) AS what
          FROM bookings b FULL JOIN (
-           SELECT allocation_id, unnest(atoms) AS atom FROM allocations WHERE state IN ('placed', 'bound', 'releasing')) l
+           SELECT allocation_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL) l
            ON l.allocation_id = b.allocation_id AND l.atom = b.atom
          WHERE b.atom IS NULL OR l.atom IS NULL ORDER BY 1",
     ),
     sql(
-        "every live allocation, and no other, has its host booking",
+        "an allocation has its host booking until it has ended",
         "SELECT format('%s is %s', a.allocation_id, a.state) AS what
          FROM allocations a LEFT JOIN host_bookings h ON h.allocation_id = a.allocation_id
-         WHERE (a.state IN ('placed', 'bound', 'releasing')) <> (h.allocation_id IS NOT NULL) ORDER BY 1",
+         WHERE (a.ended_at IS NULL) <> (h.allocation_id IS NOT NULL) ORDER BY 1",
+    ),
+    sql(
+        "only what ended or failed is not its reservation's",
+        "SELECT format('%s is %s', allocation_id, state) AS what FROM allocations
+         WHERE CASE state WHEN 'released' THEN ended_at IS NULL WHEN 'failed' THEN false ELSE ended_at IS NOT NULL END
+         ORDER BY 1",
     ),
     sql(
         "what is booked fits what the node offers",

@@ -4,8 +4,11 @@
 //! create: draft -> decision -> admitted, placed        (drafts that nobody admitted are deleted)
 //!
 //! scheduling -> placed -> active -> releasing -> released | expired
-//!     ^           |  the node's signed reports    |
-//!     +-----------+  move it; nothing else frees  +-> only when the node says that nothing is held
+//!     ^           |       |   the node's signed reports move it
+//!     +-----------+-------+   a refusal, or the loss of its node, sends it back
+//!
+//! What it booked on a node stays booked until that node says that nothing of it is held, wherever the reservation is by
+//! then; or until the node is removed.
 //!
 //! node's inventory -> facts -> node_capacity, atoms -> books (a picture in memory) -> placer -> bookings
 //! ```

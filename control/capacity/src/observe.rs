@@ -29,11 +29,45 @@ const CDI_NAME_BYTES_MAX: usize = 200;
 /// What is kept of a node's own words.
 const TOLD_CHARS_MAX: usize = 300;
 
+/// Why a reservation leaves the node it is on, with no asking of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Leaving<'a> {
+    /// In the node's words.
+    Refused(&'a str),
+    Lost,
+}
+
+impl Leaving<'_> {
+    fn reason(self) -> String {
+        match self {
+            Leaving::Refused(told) => told.to_owned(),
+            Leaving::Lost => "the node is lost".to_owned(),
+        }
+    }
+
+    fn waiting(self) -> String {
+        match self {
+            Leaving::Refused(told) => format!("a node refused it: {told}"),
+            Leaving::Lost => "the node it was on is lost".to_owned(),
+        }
+    }
+
+    /// A node that is lost says nothing of the reservation: the next one is as likely to take it as the first.
+    fn gives_up(self, attempts: i32) -> bool {
+        match self {
+            Leaving::Refused(_) => attempts >= ATTEMPTS_MAX,
+            Leaving::Lost => false,
+        }
+    }
+}
+
 /// An allocation as its node's report meets it, both rows locked.
-struct Spoken {
+pub(crate) struct Spoken {
     id: AllocationId,
     reservation_id: ReservationId,
-    state: AllocationState,
+    pub state: AllocationState,
+    /// It has not ended: the node is told what to do about it, and what it booked is booked.
+    live: bool,
     atoms: Vec<String>,
     reservation_state: ReservationState,
     tenant_id: TenantId,
@@ -61,6 +95,7 @@ impl NodeObserver for Capacity {
         node_id: NodeId,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
+            tx.execute(&sql::ALLOCATIONS_OF_REMOVED_END, &[&node_id.uuid()]).await?;
             if let Some(row) = tx.query_opt(&sql::CAPACITY_TOUCH, &[&node_id.uuid()]).await?
                 && let Some(pool_id) = row.opt_id::<PoolId>("pool_id")
             {
@@ -121,23 +156,32 @@ impl Capacity {
             self.distrust(tx, node_id, kind, "the allocation is not on this node").await?;
             return Ok(None);
         };
-        let reservation_id: ReservationId = found.id("reservation_id");
+        self.locked(tx, id, found.id("reservation_id")).await.map(Some)
+    }
+
+    pub(crate) async fn locked(
+        &self,
+        tx: &mut Tx<'_>,
+        id: AllocationId,
+        reservation_id: ReservationId,
+    ) -> Result<Spoken, Fault> {
         // The reservation first, as everybody who locks both.
         tx.query_opt(&sql::RESERVATION_LOCK, &[&reservation_id.uuid()]).await?;
         let row = tx.query_one(&sql::ALLOCATION_LOCK, &[&id.uuid()]).await?;
         let state = AllocationState::parse(row.get("state"))
             .ok_or_else(|| StoreError::decode("allocation_lock", "column \"state\""))?;
-        Ok(Some(Spoken {
+        Ok(Spoken {
             id,
             reservation_id,
             state,
+            live: row.get("live"),
             atoms: row.get("atoms"),
             reservation_state: state_of(row.get("reservation_state"))?,
             tenant_id: row.id("tenant_id"),
             pool_id: row.id("pool_id"),
             attempts: row.get("attempts"),
             release_to: row.get("release_to"),
-        }))
+        })
     }
 
     async fn distrust(
@@ -162,16 +206,15 @@ impl Capacity {
         if sorted(&bound.atoms) != sorted(&spoken.atoms) {
             return self.distrust(tx, node_id, KIND, "it names other devices than were booked").await;
         }
-        let plain = |name: &String| {
-            name.len() <= CDI_NAME_BYTES_MAX && name.bytes().all(|byte| byte.is_ascii_graphic())
-        };
-        if bound.cdi_devices.len() > spoken.atoms.len() || !bound.cdi_devices.iter().all(plain) {
+        if !names_what_was_booked(&spoken, &bound.cdi_devices) {
             return self.distrust(tx, node_id, KIND, "its CDI names are not those of what was booked").await;
         }
         match spoken.state {
             AllocationState::Placed => {}
             // Said again, or said before the node heard that it is to let go.
             AllocationState::Bound | AllocationState::Releasing => return Ok(()),
+            // Tried again at a generation after the one it failed at. It is told to let go, and is booked until it has.
+            AllocationState::Failed if spoken.live => return Ok(()),
             AllocationState::Released | AllocationState::Failed => {
                 return self.distrust(tx, node_id, KIND, "the allocation is over").await;
             }
@@ -196,25 +239,40 @@ impl Capacity {
         if matches!(spoken.state, AllocationState::Released | AllocationState::Failed) {
             return Ok(());
         }
-        let told = told(failed);
+        self.leave(tx, node_id, &spoken, Leaving::Refused(&told(failed))).await
+    }
+
+    /// Takes a reservation off its node, to be placed on another at once. The allocation stays behind, booked and to be let
+    /// go of: the node may hold it yet, at a later generation than the one it failed at or out of our sight, and nobody
+    /// else gets its devices before the node says that they are free.
+    pub(crate) async fn leave(
+        &self,
+        tx: &mut Tx<'_>,
+        node_id: NodeId,
+        spoken: &Spoken,
+        why: Leaving<'_>,
+    ) -> Result<(), Fault> {
+        let reason = why.reason();
         let state = step(spoken.reservation_state, ReservationEvent::AllocationFailed)?;
-        self.free(tx, node_id, &spoken, AllocationState::Failed, &told).await?;
+        tx.execute(&sql::ALLOCATION_FAILED, &[&spoken.id.uuid(), &reason]).await?;
+        wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
         if state == ReservationState::Releasing {
-            // It was to let go, and has nothing to let go of.
-            return self.conclude(tx, &spoken).await;
+            // Nobody waits for it any more.
+            return self.conclude(tx, spoken).await;
         }
         let (id, tenant_id) = (spoken.reservation_id, spoken.tenant_id);
-        if spoken.attempts >= ATTEMPTS_MAX {
+        if why.gives_up(spoken.attempts) {
             step(state, ReservationEvent::GivenUp)?;
-            let reason = format!("{} placements failed, the last by {told}", spoken.attempts);
+            let reason = format!("{} placements failed, the last by {reason}", spoken.attempts);
             return self.end_in(tx, id, tenant_id, ReservationState::Failed, &reason).await;
         }
-        let waiting = format!("a node refused it: {told}");
+        let waiting = why.waiting();
         let values: [&(dyn store::Param + Sync); 4] = [&id.uuid(), &node_id.uuid(), &waiting, &AVOID_SECONDS];
         tx.execute(&sql::RESERVATION_RESCHEDULE, &values).await?;
+        wake(tx, PLACE_QUEUE, &pool_key(spoken.pool_id)).await?;
         let data = json!({
             "state": state.name(), "poolId": spoken.pool_id.to_string(), "nodeId": node_id.to_string(),
-            "allocationId": spoken.id.to_string(), "reason": told,
+            "allocationId": spoken.id.to_string(), "reason": reason,
         });
         self.tell(tx, EventKind::ReservationReplacing, id, tenant_id, data).await?;
         Ok(())
@@ -224,7 +282,12 @@ impl Capacity {
         const KIND: &str = "AllocationReleased";
         let Some(spoken) = self.spoken_of(tx, node_id, KIND, named).await? else { return Ok(()) };
         match spoken.state {
-            AllocationState::Releasing => {}
+            AllocationState::Releasing => {
+                self.free(tx, node_id, &spoken).await?;
+                return self.conclude(tx, &spoken).await;
+            }
+            // Its reservation is elsewhere by now.
+            AllocationState::Failed if spoken.live => return self.free(tx, node_id, &spoken).await,
             AllocationState::Released | AllocationState::Failed => return Ok(()),
             AllocationState::Placed | AllocationState::Bound => {
                 // Nobody asked for it, so it stays booked, and the spec goes on asking the node to hold it.
@@ -234,29 +297,20 @@ impl Capacity {
                     "reason": "the node let go of it unasked",
                 });
                 let (kind, id) = (EventKind::ReservationDegraded, spoken.reservation_id);
-                return Ok(self.tell(tx, kind, id, spoken.tenant_id, data).await?);
+                Ok(self.tell(tx, kind, id, spoken.tenant_id, data).await?)
             }
         }
-        self.free(tx, node_id, &spoken, AllocationState::Released, "").await?;
-        self.conclude(tx, &spoken).await
     }
 
     /// Ends the allocation and gives back what it booked.
-    async fn free(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        spoken: &Spoken,
-        state: AllocationState,
-        reason: &str,
-    ) -> Result<(), Fault> {
-        tx.execute(&sql::ALLOCATION_END, &[&spoken.id.uuid(), &state.name(), &reason]).await?;
+    async fn free(&self, tx: &mut Tx<'_>, node_id: NodeId, spoken: &Spoken) -> Result<(), Fault> {
+        tx.execute(&sql::ALLOCATION_END, &[&spoken.id.uuid()]).await?;
         wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
         wake(tx, PLACE_QUEUE, &pool_key(spoken.pool_id)).await?;
         Ok(())
     }
 
-    /// The reservation was releasing and nothing is held any more.
+    /// The reservation was releasing and nothing is held for it any more.
     async fn conclude(&self, tx: &mut Tx<'_>, spoken: &Spoken) -> Result<(), Fault> {
         let expired = spoken.release_to.as_deref() == Some(ReservationState::Expired.name());
         let (event, reason) = if expired {
@@ -267,6 +321,16 @@ impl Capacity {
         let end = step(spoken.reservation_state, event)?;
         self.end_in(tx, spoken.reservation_id, spoken.tenant_id, end, reason).await
     }
+}
+
+/// A hold without devices has one name, its own. GPUs may be named or not, never more of them than were booked.
+fn names_what_was_booked(spoken: &Spoken, cdi_devices: &[String]) -> bool {
+    if spoken.atoms.is_empty() {
+        return cdi_devices == [format!("bcd.dev/host={}", spoken.id)];
+    }
+    let plain =
+        |name: &String| name.len() <= CDI_NAME_BYTES_MAX && name.bytes().all(|byte| byte.is_ascii_graphic());
+    cdi_devices.len() <= spoken.atoms.len() && cdi_devices.iter().all(plain)
 }
 
 fn sorted(texts: &[String]) -> Vec<&str> {

@@ -1,4 +1,5 @@
-//! Level-triggered passes: what waits is placed when there is room, what is over ends, what nobody admitted goes.
+//! Level-triggered passes: what waits is placed when there is room, what is over ends, what is on a lost node leaves it,
+//! what nobody admitted goes.
 //!
 //! There is no queue in the sense of a turn: a create that finds room takes it, past those that wait for more of it, and a
 //! small claim passes a large one. Whoever needs a large one to come next cordons for it.
@@ -9,8 +10,8 @@ use std::time::Duration;
 use kernel::events::EventKind;
 use kernel::module::{Pass, PassOutcome, QueueHandler, wake};
 use kernel::{BoxFuture, Fault};
-use model::lifecycle::ReservationState;
-use model::{NodeId, PoolId, ReservationId, TenantId};
+use model::lifecycle::{AllocationState, NodeState, ReservationState};
+use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId};
 use placer::Claim;
 use serde_json::json;
 use store::{IsRetryable, Op, Row, RowExt, StoreError};
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use crate::change::Why;
 use crate::explain::waiting;
+use crate::observe::Leaving;
 use crate::place::{Attempt, Placing};
 use crate::state::Ask;
 use crate::{Capacity, sql};
@@ -28,12 +30,15 @@ pub const PLACE_QUEUE: &str = "reservation-place";
 const WAITING_TOLD: Op = Op::new("reservations_wait");
 const SWEEP: Op = Op::new("reservation_sweep");
 const EXPIRE: Op = Op::new("reservation_expire");
+const LEAVE_LOST: Op = Op::new("reservation_leave_lost");
 
 /// A decision takes seconds; a draft this old was left by a crash.
 const DRAFT_KEPT_SECONDS: i64 = 600;
 const PERIOD: Duration = Duration::from_secs(5);
 /// As many as the statement gives; when it gives fewer, that was all.
 const EXPIRED_PER_PASS: usize = 200;
+/// The same for what is on lost nodes.
+const LOST_PER_PASS: usize = 200;
 
 pub(crate) fn pool_key(pool_id: PoolId) -> String {
     pool_id.uuid().hyphenated().to_string()
@@ -158,6 +163,49 @@ impl Capacity {
         Ok(ended > 0 && rows.len() >= EXPIRED_PER_PASS)
     }
 
+    /// Places again what was on nodes that are lost by now; whether there is more than one pass takes.
+    ///
+    /// A node is lost only where its pool says after how long. What is still on it is fenced: it stays booked until the node
+    /// comes back and says that it let go, or is removed.
+    async fn leave_lost(&self) -> Result<bool, Fault> {
+        let rows = self.store().read(&sql::LOST_HELD, &[]).await?;
+        let mut left = 0;
+        for row in &rows {
+            let (id, reservation_id, node_id): (AllocationId, ReservationId, NodeId) =
+                (row.id("allocation_id"), row.id("reservation_id"), row.id("node_id"));
+            let done = self
+                .store()
+                .tx(LEAVE_LOST, |tx| {
+                    Box::pin(async move {
+                        // It may be back since the list was read, and cannot come back before this is over.
+                        let node = tx.query_opt(&sql::NODE_STATE_SHARE, &[&node_id.uuid()]).await?;
+                        if !node.is_some_and(|row| row.get::<_, &str>("state") == NodeState::Lost.name()) {
+                            return Ok(());
+                        }
+                        let spoken = self.locked(tx, id, reservation_id).await?;
+                        match spoken.state {
+                            AllocationState::Placed | AllocationState::Bound | AllocationState::Releasing => {
+                                self.leave(tx, node_id, &spoken, Leaving::Lost).await
+                            }
+                            AllocationState::Released | AllocationState::Failed => Ok(()),
+                        }
+                    })
+                })
+                .await;
+            match done {
+                Ok(()) => left += 1,
+                Err(err) if err.is_retryable() => return Err(err),
+                Err(err) => {
+                    tracing::error!(
+                        reservation_id = %reservation_id, err = kit::chain(&err),
+                        "reservation cannot leave a lost node"
+                    );
+                }
+            }
+        }
+        Ok(left > 0 && rows.len() >= LOST_PER_PASS)
+    }
+
     /// Deletes drafts that a crash left, and wakes the pools in which something waits.
     async fn sweep(&self) -> Result<(), Fault> {
         self.store()
@@ -177,7 +225,7 @@ impl Capacity {
     }
 }
 
-/// Expiry, drafts, and the period of placement.
+/// Expiry, lost nodes, drafts, and the period of placement.
 pub(crate) struct Sweep(pub Capacity);
 
 impl Pass for Sweep {
@@ -191,9 +239,10 @@ impl Pass for Sweep {
 
     fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>> {
         Box::pin(async move {
-            let more = self.0.expire_due().await?;
+            let expiring = self.0.expire_due().await?;
+            let leaving = self.0.leave_lost().await?;
             self.0.sweep().await?;
-            Ok(if more { PassOutcome::More } else { PassOutcome::Idle })
+            Ok(if expiring || leaving { PassOutcome::More } else { PassOutcome::Idle })
         })
     }
 }

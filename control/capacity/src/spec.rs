@@ -1,7 +1,8 @@
 //! Live allocations as the devices section of their node's spec. The core is pure.
 //!
 //! An allocation is named HELD from its booking on. It leaves the spec only by an entry that says RELEASED, which stays
-//! until the node reports that the hold is gone: an entry that is merely missing releases nothing.
+//! until the node reports that the hold is gone: an entry that is merely missing releases nothing. One that failed too is
+//! named RELEASED: the node that refused it at one generation may have bound it at a later one.
 
 use api::reservations::Binding as ApiBinding;
 use kernel::BoxFuture;
@@ -15,8 +16,9 @@ use wire::proto::agent::{Binding, DesiredHold, DeviceAssignment, DevicesSection,
 use crate::state::StoredLimits;
 use crate::{Capacity, sql};
 
-/// The only class there is. A hold of CPU and memory alone has it too, with no atoms.
 const GPU: &str = "gpu";
+/// Of a hold of CPU and memory alone, which has no atoms.
+const HOST: &str = "host";
 
 #[derive(Debug, Clone, PartialEq)]
 struct Assigned {
@@ -48,8 +50,8 @@ fn section(assigned: Vec<Assigned>) -> DevicesSection {
 fn assignment(one: Assigned) -> Option<DeviceAssignment> {
     let desired = match one.state {
         AllocationState::Placed | AllocationState::Bound => DesiredHold::Held,
-        AllocationState::Releasing => DesiredHold::Released,
-        AllocationState::Released | AllocationState::Failed => return None,
+        AllocationState::Releasing | AllocationState::Failed => DesiredHold::Released,
+        AllocationState::Released => return None,
     };
     let binding = match one.binding {
         ApiBinding::Hold => Binding::Hold,
@@ -57,8 +59,8 @@ fn assignment(one: Assigned) -> Option<DeviceAssignment> {
     };
     Some(DeviceAssignment {
         allocation_id: one.allocation_id.to_string(),
+        device_class: if one.atoms.is_empty() { HOST } else { GPU }.to_owned(),
         atoms: one.atoms,
-        device_class: GPU.to_owned(),
         binding: binding.into(),
         limits: one.limits.map(|limits| Limits {
             cpu_millis: limits.cpu_millis,
@@ -112,8 +114,8 @@ mod tests {
         assert_eq!(of(AllocationState::Placed), Some(DesiredHold::Held));
         assert_eq!(of(AllocationState::Bound), Some(DesiredHold::Held));
         assert_eq!(of(AllocationState::Releasing), Some(DesiredHold::Released));
+        assert_eq!(of(AllocationState::Failed), Some(DesiredHold::Released));
         assert_eq!(of(AllocationState::Released), None);
-        assert_eq!(of(AllocationState::Failed), None);
     }
 
     #[test]
@@ -122,5 +124,12 @@ mod tests {
         assert_eq!((one.binding(), one.device_class.as_str()), (Binding::Kubernetes, "gpu"));
         let limits = one.limits.unwrap();
         assert_eq!((limits.cpu_millis, limits.cpus.as_str(), limits.mems.as_str()), (4000, "0-3", ""));
+    }
+
+    #[test]
+    fn what_has_no_devices_is_held_of_the_host() {
+        let one = assignment(Assigned { atoms: Vec::new(), ..assigned(AllocationState::Placed) }).unwrap();
+        assert_eq!((one.device_class.as_str(), one.atoms.len()), ("host", 0));
+        assert!(one.limits.is_some());
     }
 }

@@ -4,7 +4,7 @@
 //! what a tenant is refused by; allocations, since a node holds until it says otherwise. Drafts are not: one that nobody
 //! admitted is deleted.
 //!
-//! Locks are taken in one order: reservation (a draft is nobody else's), quotas, the row in `node_capacity`, then what hangs
+//! Locks are taken in one order: node (whoever looks at its state), reservation (a draft is nobody else's), quotas, the row in `node_capacity`, then what hangs
 //! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
 
 use store::{Sql, sql};
@@ -205,7 +205,8 @@ pub const ALLOCATION_FIND: Sql =
     sql("allocation_find", "SELECT reservation_id, node_id FROM allocations WHERE allocation_id = $1");
 pub const ALLOCATION_LOCK: Sql = sql(
     "allocation_lock",
-    "SELECT a.state, a.node_id, a.atoms, r.state AS reservation_state, r.tenant_id, r.pool_id, r.attempts, r.release_to
+    "SELECT a.state, a.ended_at IS NULL AS live, a.atoms, r.state AS reservation_state, r.tenant_id, r.pool_id,
+       r.attempts, r.release_to
      FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
      WHERE a.allocation_id = $1 FOR NO KEY UPDATE OF a",
 );
@@ -219,12 +220,19 @@ pub const ALLOCATION_RELEASING: Sql = sql(
     "UPDATE allocations SET state = 'releasing'
      WHERE reservation_id = $1 AND state IN ('placed', 'bound') RETURNING allocation_id, node_id",
 );
+/// It is not its reservation's any more; what it booked stays booked.
+pub const ALLOCATION_FAILED: Sql = sql(
+    "allocation_failed",
+    "UPDATE allocations SET state = 'failed', reason = $2
+     WHERE allocation_id = $1 AND state IN ('placed', 'bound', 'releasing')",
+);
 /// Ends an allocation and gives back what it booked, in one statement: neither happens alone.
 pub const ALLOCATION_END: Sql = sql(
     "allocation_end",
     "WITH ended AS (
-       UPDATE allocations SET state = $2, reason = $3, ended_at = compute_now()
-       WHERE allocation_id = $1 AND state IN ('placed', 'bound', 'releasing') RETURNING allocation_id, node_id
+       UPDATE allocations SET state = CASE state WHEN 'failed' THEN state ELSE 'released' END, ended_at = compute_now()
+       WHERE allocation_id = $1 AND ended_at IS NULL AND state IN ('releasing', 'failed')
+       RETURNING allocation_id, node_id
      ), atoms_back AS (
        DELETE FROM bookings b USING ended e WHERE b.allocation_id = e.allocation_id
      ), host_back AS (
@@ -232,16 +240,39 @@ pub const ALLOCATION_END: Sql = sql(
      )
      UPDATE node_capacity c SET updated_at = compute_now() FROM ended e WHERE c.node_id = e.node_id",
 );
+/// Ends what failed on a node that was removed: nobody will speak for it any more.
+pub const ALLOCATIONS_OF_REMOVED_END: Sql = sql(
+    "allocations_of_removed_end",
+    "WITH ended AS (
+       UPDATE allocations a SET ended_at = compute_now() FROM nodes n
+       WHERE n.node_id = $1 AND n.state = 'removed' AND a.node_id = n.node_id AND a.ended_at IS NULL
+         AND a.state = 'failed'
+       RETURNING a.allocation_id
+     ), atoms_back AS (
+       DELETE FROM bookings b USING ended e WHERE b.allocation_id = e.allocation_id
+     )
+     DELETE FROM host_bookings h USING ended e WHERE h.allocation_id = e.allocation_id",
+);
+pub const LOST_HELD: Sql = sql(
+    "lost_held",
+    "SELECT a.allocation_id, a.reservation_id, a.node_id FROM nodes n JOIN allocations a ON a.node_id = n.node_id
+     WHERE n.state = 'lost' AND a.ended_at IS NULL AND a.state IN ('placed', 'bound', 'releasing')
+     ORDER BY a.allocation_id LIMIT 200",
+);
+/// Keeps the node's state as it is until the transaction is over.
+pub const NODE_STATE_SHARE: Sql =
+    sql("node_state_share", "SELECT state FROM nodes WHERE node_id = $1 FOR SHARE");
 pub const NODE_ASSIGNMENTS: Sql = sql(
     "node_assignments",
     "SELECT a.allocation_id, a.state, a.atoms, a.limits, r.binding
      FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
-     WHERE a.node_id = $1 AND a.state IN ('placed', 'bound', 'releasing') ORDER BY a.allocation_id",
+     WHERE a.node_id = $1 AND a.ended_at IS NULL ORDER BY a.allocation_id",
 );
 pub const NODE_HOLDS: Sql = sql(
     "node_holds",
     "SELECT a.reservation_id, a.state FROM allocations a
-     WHERE a.node_id = $1 AND a.state IN ('placed', 'bound', 'releasing') ORDER BY a.allocation_id LIMIT 100",
+     WHERE a.node_id = $1 AND a.ended_at IS NULL AND a.state IN ('placed', 'bound', 'releasing')
+     ORDER BY a.allocation_id LIMIT 100",
 );
 pub const NODE_POOL_TENANT: Sql = sql(
     "node_pool_tenant",
@@ -307,10 +338,11 @@ pub const ATOM_PUT: Sql = sql(
        health = excluded.health, health_reason = excluded.health_reason,
        health_at = CASE WHEN atoms.health = excluded.health THEN atoms.health_at ELSE compute_now() END",
 );
+/// None when its reservation is elsewhere by now.
 pub const ALLOCATION_SUBJECT: Sql = sql(
     "allocation_subject",
     "SELECT r.reservation_id, r.tenant_id, r.state FROM allocations a
-     JOIN reservations r ON r.reservation_id = a.reservation_id WHERE a.allocation_id = $1",
+     JOIN reservations r ON r.reservation_id = a.reservation_id WHERE a.allocation_id = $1 AND a.state <> 'failed'",
 );
 
 // The books in memory.
@@ -401,7 +433,10 @@ pub const HOT: &[Sql] = &[
     ALLOCATION_LOCK,
     ALLOCATION_BOUND,
     ALLOCATION_RELEASING,
+    ALLOCATION_FAILED,
     ALLOCATION_END,
+    ALLOCATIONS_OF_REMOVED_END,
+    LOST_HELD,
     NODE_ASSIGNMENTS,
     NODE_HOLDS,
     QUOTA_HOLDS_DELETE,
@@ -443,7 +478,11 @@ pub const ALL: &[Sql] = &[
     ALLOCATION_LOCK,
     ALLOCATION_BOUND,
     ALLOCATION_RELEASING,
+    ALLOCATION_FAILED,
     ALLOCATION_END,
+    ALLOCATIONS_OF_REMOVED_END,
+    LOST_HELD,
+    NODE_STATE_SHARE,
     NODE_ASSIGNMENTS,
     NODE_HOLDS,
     NODE_POOL_TENANT,

@@ -15,7 +15,7 @@ use store::{Row, RowExt, StoreError};
 
 /// What a node's daemon must advertise to take a hold for its kubelet.
 const CAPABILITY_KUBERNETES: &str = "binding.kubernetes";
-/// The same for a hold of CPU and memory without any device: daemons know holds by their devices.
+/// The same for a hold of CPU and memory without any device: an older daemon knows holds by their devices alone.
 const CAPABILITY_HOST_ONLY: &str = "devices.host-only";
 
 /// What is asked for.

@@ -134,10 +134,17 @@ fn refused(refusal: &Refusal, method: &MethodRow, request: &Value) -> Vec<String
     let problem = &refusal.problem;
     let message = printable(&problem.message);
     let mut lines = vec![format!("{message:<width$}  {}", printable(&problem.code), width = CODE_COLUMN - 7)];
-    lines.extend(detail_lines(&problem.details));
-    for (label, next) in next_steps(refusal, method, request) {
-        lines.push(line(label, &next));
-    }
+    let steps = next_steps(refusal, method, request);
+    // A step repeats the whole request; a detail of its name is the server's shorter guess at it.
+    let is_step = |name: &str| steps.iter().any(|(label, _)| *label == name);
+    let details: Map<String, Value> = problem
+        .details
+        .iter()
+        .filter(|(name, _)| !is_step(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    lines.extend(detail_lines(&details));
+    lines.extend(steps.iter().map(|(label, next)| line(label, next)));
     if matches!(refusal.code(), ErrorCode::Internal | ErrorCode::Unavailable | ErrorCode::ProviderError)
         && !problem.request_id.is_empty()
     {

@@ -1,6 +1,6 @@
 //! Arguments of a method, from the shape of its request.
 
-use api::{Field, MethodRow, Shape, kebab, request_shape};
+use api::{Field, MethodRow, Shape, request_shape};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, value_parser};
 
@@ -50,11 +50,6 @@ pub fn flags(row: &MethodRow) -> Vec<Flag> {
     flags
 }
 
-/// What kebab case alone would tear apart.
-fn long(name: &str) -> String {
-    kebab(&name.replace("GiB", "Gib").replace("1Gi", "-1gi"))
-}
-
 fn add(row: &MethodRow, field: &Field, above: Option<&str>, flags: &mut Vec<Flag>) {
     let path = above.map_or_else(|| field.name.clone(), |above| format!("{above}.{}", field.name));
     if let Shape::Object { fields, .. } = &field.shape {
@@ -65,9 +60,9 @@ fn add(row: &MethodRow, field: &Field, above: Option<&str>, flags: &mut Vec<Flag
     }
     // The first level of nesting is how the request is built, not what a person thinks of.
     let name = match path.split_once('.') {
-        Some((_, inner)) => inner.split('.').map(long).collect::<Vec<_>>().join("-"),
+        Some((_, inner)) => inner.split('.').map(api::flag).collect::<Vec<_>>().join("-"),
         None if path == "document" => "file".to_owned(),
-        None => long(match path.as_str() {
+        None => api::flag(match path.as_str() {
             "labels" => "label",
             "gpus" if matches!(field.shape, Shape::List { .. }) => "gpu",
             other => other,

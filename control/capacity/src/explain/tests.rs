@@ -37,4 +37,18 @@ fn a_cordon_is_told_in_full_only_to_who_sees_the_node() {
 fn the_explaining_command_repeats_the_claim() {
     let text = command("gpu", &Ask { vcpu: 4, ..ask(16) });
     assert_eq!(text, "better-compute reservations explain --pool gpu --gpus 16 --vcpu 4");
+    let host = Ask { memory_gib: 64, hugepages_1gi: 2, whole_node: true, ..ask(0) };
+    let text = command("gpu", &host);
+    assert_eq!(
+        text,
+        "better-compute reservations explain --pool gpu --memory-gib 64 --hugepages-1gi 2 --whole-node"
+    );
+}
+
+#[test]
+fn a_hint_is_what_to_write_instead() {
+    assert_eq!(hint(&Hint::MemoryBytes { memory_bytes: 64 * GIB }), "--memory-gib 64");
+    assert_eq!(hint(&Hint::Hugepages1gi { hugepages_1gi: 2 }), "--hugepages-1gi 2");
+    assert_eq!(hint(&Hint::Model { model: "H100".into() }), "--gpu-model \"H100\"");
+    assert_eq!(hint(&Hint::CpuMillis { cpu_millis: 4500 }), "--vcpu 4");
 }

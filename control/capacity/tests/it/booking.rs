@@ -145,9 +145,9 @@ async fn broken_books_are_found() {
                 "UPDATE allocations SET atoms = (SELECT atoms FROM allocations WHERE reservation_id = '{}')",
                 uuid(&placed)
             ),
-            "no atom is in two live allocations",
+            "no atom is in two allocations that have not ended",
         ),
-        ("DELETE FROM bookings".to_owned(), "bookings are the atoms of live allocations"),
+        ("DELETE FROM bookings".to_owned(), "bookings are the atoms of allocations that have not ended"),
         ("UPDATE node_capacity SET cpu_millis = 1".to_owned(), "what is booked fits what the node offers"),
         (
             format!("UPDATE reservations SET state = 'active' WHERE reservation_id = '{}'", uuid(&other)),
@@ -172,7 +172,11 @@ async fn broken_books_are_found() {
                 .to_owned(),
             "a node held whole is held by one",
         ),
-        ("DELETE FROM host_bookings".to_owned(), "every live allocation, and no other, has its host booking"),
+        ("DELETE FROM host_bookings".to_owned(), "an allocation has its host booking until it has ended"),
+        (
+            "UPDATE allocations SET ended_at = compute_now()".to_owned(),
+            "only what ended or failed is not its reservation's",
+        ),
     ] {
         cloud.db.batch(&break_it).await;
         let found = rules(capacity::invariants(&cloud.db.store).await.unwrap());

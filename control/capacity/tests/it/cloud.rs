@@ -101,6 +101,17 @@ impl Cloud {
             .expect("it is heard");
     }
 
+    /// As `fleet` moves a node.
+    pub async fn node_becomes(&self, node: NodeId, state: &str) {
+        self.db.batch(&format!("UPDATE nodes SET state = '{state}' WHERE node_id = '{}'", node.uuid())).await;
+        self.schedulable_changed(node).await;
+    }
+
+    /// Atoms booked on a node.
+    pub async fn booked(&self, node: NodeId) -> i64 {
+        self.db.scalar_i64(&format!("SELECT count(*) FROM bookings WHERE node_id = '{}'", node.uuid())).await
+    }
+
     /// A caller of the tenant below, decided by `authorization`.
     pub fn caller(&self, authorization: Arc<dyn AuthorizationPort>) -> Pipeline {
         pipeline(&self.capacity, &self.db, self.user, self.tenant, authorization)
@@ -268,7 +279,10 @@ pub fn bound(reservation: &Value) -> Report {
     Report::AllocationBound(AllocationBound {
         allocation_id: allocation_of(reservation),
         generation: 1,
-        cdi_devices: atoms.iter().map(|atom| format!("bcd.dev/gpu={atom}")).collect(),
+        cdi_devices: match atoms.is_empty() {
+            true => vec![format!("bcd.dev/host={}", allocation_of(reservation))],
+            false => atoms.iter().map(|atom| format!("bcd.dev/gpu={atom}")).collect(),
+        },
         atoms,
     })
 }

@@ -6,6 +6,8 @@ mod cloud;
 
 mod booking;
 mod explaining;
+mod host;
+mod leaving;
 mod life;
 mod nodes;
 mod policies;

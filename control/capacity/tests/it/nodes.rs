@@ -90,15 +90,10 @@ async fn a_silent_node_degrades_its_reservations_and_frees_none() {
     let (cloud, nodes) = Cloud::with_nodes(1).await;
     let placed = cloud.reserve(json!({ "gpus": 8 })).await;
     cloud.bind(&placed).await;
-    for state in ["unreachable", "lost"] {
-        cloud.db.batch(&format!("UPDATE nodes SET state = '{state}'")).await;
-        cloud.schedulable_changed(nodes[0]).await;
-        let seen = cloud.get(&placed).await;
-        assert_eq!(
-            (&seen["state"], &seen["conditions"][0]["reason"]),
-            (&json!("active"), &json!("node-silent"))
-        );
-    }
+    cloud.node_becomes(nodes[0], "unreachable").await;
+    cloud.sweep().await;
+    let seen = cloud.get(&placed).await;
+    assert_eq!((&seen["state"], &seen["conditions"][0]["reason"]), (&json!("active"), &json!("node-silent")));
     let waiting = cloud.reserve(json!({ "gpus": 1 })).await;
     assert_eq!(waiting["state"], "scheduling");
     cloud.assert_sound().await;

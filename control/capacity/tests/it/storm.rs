@@ -8,7 +8,9 @@ use kernel::Pipeline;
 use kernel::testing::allow_all;
 use kit::{OsRng, Rng, SeededRng, SystemClock};
 use serde_json::{Value, json};
-use store::sql;
+use store::{RowExt, sql};
+use wire::proto::agent::AllocationReleased;
+use wire::proto::agent::node_report::Report;
 
 use crate::cloud::{Cloud, bound, call, failed, node_of, pipeline, released, run_queue};
 
@@ -52,8 +54,34 @@ async fn node_speaks(cloud: &Cloud, seen: &Value, dice: &dyn Rng) {
     cloud.report(node_of(seen), report).await.expect("the report is handled");
 }
 
+const LEFT_BEHIND: store::Sql = sql(
+    "test_left_behind",
+    "SELECT allocation_id, node_id FROM allocations WHERE state = 'failed' AND ended_at IS NULL ORDER BY 1",
+);
+
+/// Nodes say of some of what failed or left them that they hold nothing of it.
+async fn nodes_let_go(cloud: &Cloud, most: usize) -> usize {
+    let rows = cloud.db.store.read(&LEFT_BEHIND, &[]).await.unwrap();
+    for row in rows.iter().take(most) {
+        let allocation_id = row.id::<model::AllocationId>("allocation_id").to_string();
+        let report = Report::AllocationReleased(AllocationReleased { allocation_id, generation: 1 });
+        cloud.report(row.id("node_id"), report).await.expect("the report is handled");
+    }
+    rows.len()
+}
+
+/// A node is lost, what is on it leaves, and it comes back.
+async fn lose_a_node(cloud: &Cloud, dice: &dyn Rng) {
+    let rows = cloud.db.store.read(&sql("test_nodes", "SELECT node_id FROM nodes ORDER BY 1"), &[]).await;
+    let rows = rows.unwrap();
+    let node = rows[dice.below(rows.len() as u64) as usize].id("node_id");
+    cloud.node_becomes(node, "lost").await;
+    cloud.sweep().await;
+    cloud.node_becomes(node, "ready").await;
+}
+
 async fn operate(cloud: &Cloud, api: &Pipeline, capacity: &Capacity, dice: &dyn Rng) {
-    match dice.below(10) {
+    match dice.below(12) {
         0..4 => reserve(api, dice).await,
         4 => {
             let Some(seen) = any(cloud, api, dice).await else { return };
@@ -69,7 +97,11 @@ async fn operate(cloud: &Cloud, api: &Pipeline, capacity: &Capacity, dice: &dyn 
             let Some(seen) = any(cloud, api, dice).await else { return };
             node_speaks(cloud, &seen, dice).await;
         }
-        _ => run_queue(capacity, cloud.pool).await,
+        9 => run_queue(capacity, cloud.pool).await,
+        10 if dice.below(4) == 0 => lose_a_node(cloud, dice).await,
+        _ => {
+            nodes_let_go(cloud, 4).await;
+        }
     }
 }
 
@@ -92,6 +124,7 @@ async fn a_thousand_operations_at_once_book_nothing_twice() {
             operate(cloud, api, capacity, &dice).await;
         })
         .await;
+    assert!(cloud.events("reservation.replacing").await > 5, "nothing left its node");
     cloud.assert_sound().await;
     assert_same_picture(cloud, &[&cloud.root, second_api]).await;
     assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM reservations WHERE state = 'draft'").await, 0);
@@ -135,7 +168,8 @@ async fn drain(cloud: &Cloud) {
             let told = call(&cloud.root, "reservations.release", json!({ "id": id.to_string() })).await;
             node_speaks(cloud, &told.ok(), &dice).await;
         }
-        if rows.is_empty() { Ok(()) } else { Err(format!("{} left", rows.len())) }
+        let left = nodes_let_go(cloud, usize::MAX).await;
+        if rows.is_empty() && left == 0 { Ok(()) } else { Err(format!("{} left", rows.len())) }
     })
     .await;
     for table in ["bookings", "host_bookings", "quota_holds"] {

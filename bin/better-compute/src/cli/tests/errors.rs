@@ -30,6 +30,7 @@ fn a_lack_of_capacity_says_why_and_what_to_try() {
     let details = json!({
         "groups": [{"nodes": 6, "reason": "have 8 GPUs in all, 16 wanted on one node"}, {"nodes": 1, "reason": "cordoned by alice"}],
         "hints": ["--gpus 8"],
+        "explain": "better-compute reservations explain --pool gpu",
     });
     let refusal = Answer::error(
         ErrorCode::CapacityUnavailable,
