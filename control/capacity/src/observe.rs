@@ -284,11 +284,11 @@ impl Capacity {
         match spoken.state {
             AllocationState::Releasing => {
                 self.free(tx, node_id, &spoken).await?;
-                return self.conclude(tx, &spoken).await;
+                self.conclude(tx, &spoken).await
             }
             // Its reservation is elsewhere by now.
-            AllocationState::Failed if spoken.live => return self.free(tx, node_id, &spoken).await,
-            AllocationState::Released | AllocationState::Failed => return Ok(()),
+            AllocationState::Failed if spoken.live => self.free(tx, node_id, &spoken).await,
+            AllocationState::Released | AllocationState::Failed => Ok(()),
             AllocationState::Placed | AllocationState::Bound => {
                 // Nobody asked for it, so it stays booked, and the spec goes on asking the node to hold it.
                 let data: Value = json!({

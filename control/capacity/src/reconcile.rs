@@ -179,7 +179,8 @@ impl Capacity {
                     Box::pin(async move {
                         // It may be back since the list was read, and cannot come back before this is over.
                         let node = tx.query_opt(&sql::NODE_STATE_SHARE, &[&node_id.uuid()]).await?;
-                        if !node.is_some_and(|row| row.get::<_, &str>("state") == NodeState::Lost.name()) {
+                        let state = node.as_ref().and_then(|row| NodeState::parse(row.get("state")));
+                        if state != Some(NodeState::Lost) {
                             return Ok(());
                         }
                         let spoken = self.locked(tx, id, reservation_id).await?;
