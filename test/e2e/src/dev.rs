@@ -35,6 +35,15 @@ impl Dev {
 
     /// Starts it in a folder that outlives it.
     pub fn start_in(dir: &Path, args: &[&str]) -> anyhow::Result<Self> {
+        Self::start_with(dir, args, Stdio::inherit())
+    }
+
+    /// The same, with what it says in a file.
+    pub fn start_logged(dir: &Path, args: &[&str], stderr: &Path) -> anyhow::Result<Self> {
+        Self::start_with(dir, args, std::fs::File::create(stderr)?.into())
+    }
+
+    fn start_with(dir: &Path, args: &[&str], stderr: Stdio) -> anyhow::Result<Self> {
         let home = dir.join("home");
         let data_dir = dir.join("data");
         let ready_file = dir.join("ready.json");
@@ -50,8 +59,8 @@ impl Dev {
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("BETTER_COMPUTE_CONFIG")
             .stdout(Stdio::inherit())
-            .stderr(Stdio::inherit());
-        if !args.contains(&"--memory") {
+            .stderr(stderr);
+        if !args.contains(&"--memory") && !args.contains(&"--data-dir") {
             command.arg("--data-dir").arg(&data_dir);
         }
         let mut running = Running::start("better-compute dev", &mut command)?;
@@ -111,7 +120,9 @@ pub fn eventually<T>(
     loop {
         match look()? {
             Ok(found) => return Ok(found),
-            Err(seen) if started.elapsed() > within => bail!("{what} did not happen within {within:?}; last seen: {seen}"),
+            Err(seen) if started.elapsed() > within => {
+                bail!("{what} did not happen within {within:?}; last seen: {seen}")
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }

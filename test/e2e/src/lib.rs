@@ -3,3 +3,4 @@
 pub mod dev;
 pub mod guest;
 pub mod program;
+pub mod serve;

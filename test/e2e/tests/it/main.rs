@@ -1,4 +1,5 @@
 //! One binary for all end-to-end tests.
 
+mod gateways;
 mod guest;
 mod quickstart;
