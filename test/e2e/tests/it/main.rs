@@ -1,5 +1,6 @@
 //! One binary for all end-to-end tests.
 
+mod bad_input;
 mod concurrency;
 mod gateways;
 mod guest;
