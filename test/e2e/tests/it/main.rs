@@ -5,3 +5,4 @@ mod concurrency;
 mod gateways;
 mod guest;
 mod quickstart;
+mod security;
