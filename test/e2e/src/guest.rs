@@ -37,11 +37,13 @@ static TURN: Mutex<()> = Mutex::new(());
 pub struct Options {
     pub memory_mib: u32,
     pub cpus: u32,
+    /// Memory and CPUs are shared out evenly among them.
+    pub numa_nodes: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory_mib: 1024, cpus: 2 }
+        Self { memory_mib: 1024, cpus: 2, numa_nodes: 1 }
     }
 }
 
@@ -181,6 +183,13 @@ fn qemu(image: &Image, options: &Options, dir: &Path) -> Command {
     // Without the virtualization that the emulated CPU claims, for which the guest would load a driver.
     command.args(["-cpu", "qemu64,svm=off"]);
     command.args(["-m", &options.memory_mib.to_string(), "-smp", &options.cpus.to_string()]);
+    for node in 0..options.numa_nodes {
+        let memory = options.memory_mib / options.numa_nodes;
+        let cpus = options.cpus / options.numa_nodes;
+        let (first, last) = (node * cpus, node * cpus + cpus - 1);
+        command.arg("-object").arg(format!("memory-backend-ram,id=memory{node},size={memory}M"));
+        command.arg("-numa").arg(format!("node,nodeid={node},cpus={first}-{last},memdev=memory{node}"));
+    }
     command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
     command.arg("-serial").arg(with_path("file:", &dir.join("console")));
     command.arg("-kernel").arg(image.kernel());

@@ -94,7 +94,9 @@ fn check_tools() -> anyhow::Result<()> {
 fn folder() -> anyhow::Result<PathBuf> {
     let test = std::env::current_exe()?;
     // target/<profile>/deps/<test>
-    let target = test.ancestors().nth(3).context("the test lies in no target folder")?;
+    let deps = test.parent().filter(|deps| deps.ends_with("deps"));
+    let target =
+        deps.and_then(|deps| deps.ancestors().nth(2)).context("the test lies in no target folder")?;
     Ok(target.join("guest"))
 }
 
@@ -133,9 +135,20 @@ fn build(guests: &Path, image: &Path) -> anyhow::Result<()> {
     std::fs::create_dir(&out)?;
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
     let hook = format!("sh {0}/image.sh \"$1\" {0} {1}", quoted(&work), quoted(&out));
-    // In mounts of its own: whatever ends it, nothing stays mounted below the folder.
-    let built = Command::new("unshare")
-        .args(["--mount", "mmdebstrap", "--quiet"])
+    // In mounts and process ids of its own: when the test ends, so does all that was started, and nothing stays mounted
+    // below the folder.
+    let built = Command::new("setpriv")
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--pid",
+            "--mount-proc",
+            "--fork",
+            "--kill-child",
+            "mmdebstrap",
+            "--quiet",
+        ])
         .args(OPTIONS)
         .arg(format!("--include={PACKAGES}"))
         .arg(format!("--customize-hook={hook}"))

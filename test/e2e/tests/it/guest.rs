@@ -2,6 +2,8 @@
 
 use e2e::guest::{Guest, Image, Options};
 
+mod daemon;
+
 #[test]
 fn the_kernel_of_a_guest_enforces_limits_on_cgroup_v2() -> anyhow::Result<()> {
     let mut guest = Guest::boot(&Image::built()?, &Options::default())?;
