@@ -18,7 +18,7 @@ use crate::clock::Now;
 use crate::converge::Fact;
 use crate::desired::{self, SpecRefused};
 use crate::effect::{Effect, Outgoing};
-use crate::journal::{HeadStage, Marks};
+use crate::journal::HeadStage;
 use crate::session::Phase;
 
 /// What a Hello holds beside the spec's body and results.
