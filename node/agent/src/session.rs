@@ -62,6 +62,7 @@ struct Connection {
     last_ack: Duration,
     acked_once: bool,
     sent_seq: u64,
+    opened_at: Duration,
     drain_at: Option<Duration>,
     upgrade_only: bool,
 }
@@ -183,6 +184,7 @@ impl Session {
         let connection = &mut self.connection;
         connection.epoch = epoch;
         connection.interval = interval;
+        connection.opened_at = now;
         connection.next_beat = now;
         connection.last_ack = now;
         connection.upgrade_only = upgrade_only;
@@ -235,7 +237,9 @@ impl Session {
 
     /// The connection is gone, or the dial failed. `pushback` is a busy gateway's exact wish.
     pub fn ended(&mut self, why: &str, pushback: Option<Duration>, now: Duration, rng: &dyn Rng) {
-        let drained = self.connection.drain_at.is_some();
+        // A gateway that drains every session as soon as it is open is not one to dial in a loop.
+        let drained = self.connection.drain_at.is_some()
+            && now.saturating_sub(self.connection.opened_at) >= BACKOFF_FIRST;
         let wait = match pushback {
             Some(pushback) => pushback.min(PUSHBACK_MAX),
             // The gateway has already spread its nodes by the delay it gave each.

@@ -115,6 +115,26 @@ fn a_drained_session_goes_on_until_its_time_and_reconnects_at_once() {
 }
 
 #[test]
+fn a_gateway_that_drains_at_once_is_not_dialed_in_a_loop() {
+    let mut session = open(seconds(0));
+    let rng = SeededRng::new(1);
+    let mut dialed = 0;
+    for millis in 0..10_000 {
+        let now = Duration::from_millis(millis);
+        if session.due(now) == Some(Due::Dial) {
+            dialed += 1;
+            session.greeting(vec![1], BTreeSet::new(), now);
+            session.opened(1, 10_000, false, now);
+        }
+        if session.is_open() {
+            session.drain(Duration::ZERO, now);
+            session.ended("drained", None, now, &rng);
+        }
+    }
+    assert!(dialed < 20, "dialed {dialed} times in ten seconds");
+}
+
+#[test]
 fn an_interval_out_of_reason_is_bounded() {
     for (given, expected) in [(0, 10), (1, 1), (u32::MAX, 120)] {
         let mut session = open(seconds(0));
