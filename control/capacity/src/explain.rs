@@ -87,12 +87,8 @@ fn age(seconds: u64) -> String {
     }
 }
 
-fn amount(count: u64, what: &str) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        _ => Some(format!("{count} {what}s")),
-    }
+fn amount(count: u64, one: &str, many: &str) -> Option<String> {
+    (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
 }
 
 /// What is wanted, in words: `16 GPUs together`.
@@ -101,9 +97,11 @@ fn wanted(ask: &Ask) -> String {
         Some(model) => format!("{model} GPU"),
         None => "GPU".to_owned(),
     };
-    let gpus = amount(ask.gpus.into(), &gpu).map(|text| if ask.gpus > 1 { text + " together" } else { text });
+    let gpus = amount(ask.gpus.into(), &gpu, &format!("{gpu}s"))
+        .map(|text| if ask.gpus > 1 { text + " together" } else { text });
     let memory = (ask.memory_gib > 0).then(|| format!("{} GiB of memory", ask.memory_gib));
-    let parts = [gpus, amount(ask.vcpu.into(), "CPU"), memory, amount(ask.hugepages_1gi, "page of 1 GiB")];
+    let pages = amount(ask.hugepages_1gi, "page of 1 GiB", "pages of 1 GiB");
+    let parts = [gpus, amount(ask.vcpu.into(), "CPU", "CPUs"), memory, pages];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let text = parts.join(" and ");
     match (ask.whole_node, text.is_empty()) {

@@ -21,6 +21,7 @@ fn a_claim_is_said_in_words() {
     assert_eq!(wanted(&ask(1)), "1 GPU");
     let limited = Ask { vcpu: 4, memory_gib: 64, gpu_model: Some("H100".to_owned()), ..ask(2) };
     assert_eq!(wanted(&limited), "2 H100 GPUs together and 4 CPUs and 64 GiB of memory");
+    assert_eq!(wanted(&Ask { vcpu: 1, hugepages_1gi: 3, ..ask(0) }), "1 CPU and 3 pages of 1 GiB");
     assert_eq!(wanted(&Ask { whole_node: true, ..ask(0) }), "a whole node");
 }
 
