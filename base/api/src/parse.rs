@@ -24,6 +24,10 @@ impl InvalidRequest {
 
 /// Parses a request body that is JSON already: types, bounds, then the rules over several fields.
 pub fn parse_request<M: Method>(body: Value) -> Result<M::Request, InvalidRequest> {
+    // Serde would take a list for the fields in their order, which is nobody's contract.
+    if !body.is_object() {
+        return Err(InvalidRequest::new("", "expected a JSON object"));
+    }
     let request = match serde_path_to_error::deserialize::<_, M::Request>(&body) {
         Ok(request) => request,
         Err(err) => {

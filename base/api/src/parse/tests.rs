@@ -21,6 +21,13 @@ fn an_unknown_field_names_the_one_that_was_meant() {
 }
 
 #[test]
+fn a_body_that_is_no_object_is_refused() {
+    for body in [json!(["sim-0"]), json!("sim-0"), json!(null), json!(4)] {
+        assert_eq!(refusal::<nodes::Get>(body), (String::new(), "expected a JSON object".to_owned()));
+    }
+}
+
+#[test]
 fn an_unknown_field_inside_is_found_where_it_is() {
     let body = json!({"pool": "gpu", "gpus": 1, "wait": {"timeout": 5}});
     let (pointer, message) = refusal::<reservations::Create>(body);
