@@ -1,6 +1,6 @@
 //! The decision: a user's policies, compiled, asked along the way from the resource's tenant up to the root.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use kernel::bounded::Bounded;
@@ -14,27 +14,31 @@ use store::{RowExt, Store};
 
 use crate::sql;
 
-/// Users whose compiled policies are kept. A policy of ten statements takes a few kilobytes.
-const USERS_MAX: usize = 4_096;
+/// What users hold in tenants that is kept, compiled; most of it is nothing. A policy of ten statements takes a few kilobytes.
+const HELD_MAX: usize = 16_384;
 /// Tenants whose way to the root is kept: 16 ids each at most.
 const TENANTS_MAX: usize = 16_384;
-/// Policies one user holds. More is refused as a whole rather than decided in part.
-const POLICIES_MAX: i64 = 256;
+/// Policies one user holds in one tenant. More is not bound, and where there is more all the same it is refused as a whole
+/// rather than decided in part.
+pub(crate) const BINDINGS_MAX: i64 = 64;
 
-/// What a user holds, by the tenant in which it is held.
-type Held = BTreeMap<TenantId, Compiled>;
+/// What a user holds, by the tenant in which it is held; nothing for a tenant in which it holds nothing.
+type Held = BTreeMap<TenantId, Option<Arc<Compiled>>>;
 
-/// The authorization port. Caches by user and version: a changed binding or policy holds from the next call on.
+/// The authorization port. Caches by user, tenant and version: a changed binding or policy holds from the next call on.
+///
+/// A decision reads what is held on the way up from its resource and nothing else, so whatever is bound in another tenant
+/// neither slows it nor breaks it.
 pub struct Authorizer {
     store: Store,
-    held: Mutex<Bounded<UserId, (i64, Arc<Held>)>>,
+    held: Mutex<Bounded<(UserId, TenantId), (i64, Option<Arc<Compiled>>)>>,
     /// A tenant never moves, so its way to the root is true for good.
     ways: Mutex<Bounded<TenantId, Arc<[TenantId]>>>,
 }
 
 impl Authorizer {
     pub fn new(store: Store) -> Arc<Self> {
-        let (held, ways) = (Bounded::new(USERS_MAX), Bounded::new(TENANTS_MAX));
+        let (held, ways) = (Bounded::new(HELD_MAX), Bounded::new(TENANTS_MAX));
         Arc::new(Self { store, held: Mutex::new(held), ways: Mutex::new(ways) })
     }
 
@@ -51,31 +55,45 @@ impl Authorizer {
         Ok(way)
     }
 
-    async fn held(&self, call: &Call) -> Result<Arc<Held>, Fault> {
+    /// What the caller holds in each of these tenants.
+    async fn held(&self, call: &Call, tenants: BTreeSet<TenantId>) -> Result<Held, Fault> {
         let user_id = call.principal.user_id;
         let version = match call.iam_version {
             Some(version) => version,
             None => self.store.read_one(&sql::VERSION_GET, &[]).await?.get("version"),
         };
-        if let Some((kept, held)) = self.held.lock().expect("no holder of this lock panics").get(&user_id)
-            && *kept == version
+        let mut held = Held::new();
+        let mut missing = Vec::new();
         {
-            return Ok(held.clone());
+            let cache = &mut self.held.lock().expect("no holder of this lock panics");
+            for tenant_id in tenants {
+                match cache.get(&(user_id, tenant_id)) {
+                    Some((kept, compiled)) if *kept == version => {
+                        drop(held.insert(tenant_id, compiled.clone()))
+                    }
+                    _ => missing.push(tenant_id),
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(held);
         }
         // Read after the version: what is newer than its label is read again under the next label, never the reverse.
-        let held = Arc::new(self.load(user_id).await?);
+        let loaded = self.load(user_id, &missing).await?;
         let mut cache = self.held.lock().expect("no holder of this lock panics");
-        if cache.get(&user_id).is_none_or(|(kept, _)| *kept <= version) {
-            cache.insert(user_id, (version, held.clone()));
+        for (tenant_id, compiled) in loaded {
+            if cache.get(&(user_id, tenant_id)).is_none_or(|(kept, _)| *kept <= version) {
+                cache.insert((user_id, tenant_id), (version, compiled.clone()));
+            }
+            held.insert(tenant_id, compiled);
         }
         Ok(held)
     }
 
-    async fn load(&self, user_id: UserId) -> Result<Held, Fault> {
-        let rows = self.store.read(&sql::POLICIES_HELD, &[&user_id.uuid(), &(POLICIES_MAX + 1)]).await?;
-        if rows.len() as i64 > POLICIES_MAX {
-            return Err(TooMany { user_id }).doing("decide by a user's policies");
-        }
+    async fn load(&self, user_id: UserId, tenants: &[TenantId]) -> Result<Held, Fault> {
+        let ids: Vec<uuid::Uuid> = tenants.iter().map(|tenant_id| tenant_id.uuid()).collect();
+        let rows =
+            self.store.read(&sql::POLICIES_HELD, &[&user_id.uuid(), &ids, &(BINDINGS_MAX + 1)]).await?;
         let mut documents: BTreeMap<TenantId, Vec<(PolicyRef, Document)>> = BTreeMap::new();
         for row in &rows {
             let text = row.get::<_, Json>("document").to_string();
@@ -83,32 +101,25 @@ impl Authorizer {
             let name: String = row.get("name");
             documents.entry(row.id("tenant_id")).or_default().push((PolicyRef::from(name), document));
         }
-        let compile = |policies: &Vec<(PolicyRef, Document)>| {
+        let mut held: Held = tenants.iter().map(|tenant_id| (*tenant_id, None)).collect();
+        for (tenant_id, policies) in documents {
+            if policies.len() as i64 > BINDINGS_MAX {
+                return Err(TooMany { user_id, tenant_id }).doing("decide by a user's policies");
+            }
             let bound: Vec<(PolicyRef, &Document)> =
                 policies.iter().map(|(name, document)| (name.clone(), document)).collect();
-            Compiled::compile(&bound)
-        };
-        Ok(documents.iter().map(|(tenant_id, policies)| (*tenant_id, compile(policies))).collect())
-    }
-
-    async fn one(
-        &self,
-        held: &Held,
-        call: &Call,
-        action: &str,
-        resource: &Resource,
-    ) -> Result<Verdict, Fault> {
-        let way = self.way_up(resource.tenant_id).await?;
-        let attributes = attributes(call, resource);
-        let request = Request { action, resource: &resource.name, attributes: &attributes };
-        Ok(decide(held, &way, &request))
+            held.insert(tenant_id, Some(Arc::new(Compiled::compile(&bound))));
+        }
+        Ok(held)
     }
 }
 
 /// Policies of every tenant on the way are one set: a denial in any of them stands, else one that allows is enough.
-fn decide(held: &Held, way: &[TenantId], request: &Request<'_>) -> Verdict {
+fn decide(held: &Held, way: &[TenantId], call: &Call, action: &str, resource: &Resource) -> Verdict {
+    let attributes = attributes(call, resource);
+    let request = &Request { action, resource: &resource.name, attributes: &attributes };
     let mut allowed = None;
-    for compiled in way.iter().filter_map(|tenant_id| held.get(tenant_id)) {
+    for compiled in way.iter().filter_map(|tenant_id| held.get(tenant_id)?.as_ref()) {
         match compiled.decide(request).reason {
             Reason::ExplicitDeny(by) => {
                 return Verdict { allowed: false, by: format!("{}/{}", by.policy, by.sid) };
@@ -142,9 +153,10 @@ fn attributes(call: &Call, resource: &Resource) -> Attributes<'static> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{user_id} holds more than {POLICIES_MAX} policies")]
+#[error("{user_id} holds more than {BINDINGS_MAX} policies in {tenant_id}")]
 struct TooMany {
     user_id: UserId,
+    tenant_id: TenantId,
 }
 
 impl AuthorizationPort for Authorizer {
@@ -155,8 +167,9 @@ impl AuthorizationPort for Authorizer {
         resource: &'a Resource,
     ) -> BoxFuture<'a, Result<Verdict, Fault>> {
         Box::pin(async move {
-            let held = self.held(call).await?;
-            self.one(&held, call, action, resource).await
+            let way = self.way_up(resource.tenant_id).await?;
+            let held = self.held(call, way.iter().copied().collect()).await?;
+            Ok(decide(&held, &way, call, action, resource))
         })
     }
 
@@ -167,12 +180,13 @@ impl AuthorizationPort for Authorizer {
         resources: &'a [Resource],
     ) -> BoxFuture<'a, Result<Vec<Verdict>, Fault>> {
         Box::pin(async move {
-            let held = self.held(call).await?;
-            let mut verdicts = Vec::with_capacity(resources.len());
+            let mut ways = Vec::with_capacity(resources.len());
             for resource in resources {
-                verdicts.push(self.one(&held, call, action, resource).await?);
+                ways.push(self.way_up(resource.tenant_id).await?);
             }
-            Ok(verdicts)
+            let held = self.held(call, ways.iter().flat_map(|way| way.iter().copied()).collect()).await?;
+            let each = resources.iter().zip(&ways);
+            Ok(each.map(|(resource, way)| decide(&held, way, call, action, resource)).collect())
         })
     }
 }

@@ -12,6 +12,7 @@ use model::{BindingId, PolicyId, TenantId, Timestamp, UserId};
 use serde_json::json;
 use store::{Op, Row, RowExt};
 
+use crate::authorize::BINDINGS_MAX;
 use crate::{Iam, sql, users, version};
 
 const OP_PUT: Op = Op::new("binding_put");
@@ -73,6 +74,15 @@ pub(crate) async fn put(iam: Arc<Iam>, call: Arc<Call>, request: PutBinding) -> 
                     [&binding_id.uuid(), &tenant_id.uuid(), &policy_id.uuid(), &user_id.uuid()];
                 if tx.execute(&sql::BINDING_INSERT, &row).await? == 0 {
                     return Ok(());
+                }
+                // Counted under the lock of the version's row, so that no two pass the limit together.
+                let held = tx.query_one(&sql::BINDING_COUNT, &[&tenant_id.uuid(), &user_id.uuid()]).await?;
+                if held.get::<_, i64>("bindings") > BINDINGS_MAX {
+                    let message = format!(
+                        "the user holds {BINDINGS_MAX} policies in this tenant, the most there may be: delete a binding, or \
+                         put the statements into one policy"
+                    );
+                    return Err(ApiError::conflict(message).detail("limit", BINDINGS_MAX).into());
                 }
                 let data = json!({"policyId": policy_id.to_string(), "userId": user_id.to_string()});
                 let tenant_id = Some(tenant_id);

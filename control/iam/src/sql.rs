@@ -32,10 +32,14 @@ pub(crate) const TENANT_WAY_UP: Sql = sql(
        SELECT t.tenant_id, t.parent_id, t.name, way.up + 1 FROM tenants t JOIN way ON t.tenant_id = way.parent_id)
      SELECT tenant_id, name FROM way ORDER BY up",
 );
+/// In each of the tenants `$2`, up to `$3`.
 pub(crate) const POLICIES_HELD: Sql = sql(
     "policies_held",
-    "SELECT b.tenant_id, p.name, p.document FROM bindings b JOIN policies p USING (policy_id)
-     WHERE b.user_id = $1 ORDER BY b.binding_id LIMIT $2",
+    "SELECT x.tenant_id, p.name, p.document FROM unnest($2::uuid[]) AS x (tenant_id)
+     CROSS JOIN LATERAL (
+       SELECT b.binding_id, b.policy_id FROM bindings b WHERE b.user_id = $1 AND b.tenant_id = x.tenant_id
+       ORDER BY b.binding_id LIMIT $3) b
+     JOIN policies p ON p.policy_id = b.policy_id ORDER BY b.binding_id",
 );
 
 // Tenants.
@@ -157,6 +161,8 @@ pub(crate) const BINDING_INSERT: Sql = sql(
     "INSERT INTO bindings (binding_id, tenant_id, policy_id, user_id) VALUES ($1, $2, $3, $4)
      ON CONFLICT (tenant_id, policy_id, user_id) DO NOTHING",
 );
+pub(crate) const BINDING_COUNT: Sql =
+    sql("binding_count", "SELECT count(*) AS bindings FROM bindings WHERE tenant_id = $1 AND user_id = $2");
 pub(crate) const BINDING_GET: Sql = sql(
     "binding_get",
     "SELECT b.binding_id, b.tenant_id, t.name AS tenant_name, b.policy_id, p.name AS policy_name,
@@ -224,6 +230,7 @@ pub(crate) const ALL: &[Sql] = &[
     POLICY_DELETE,
     POLICY_HOLDERS,
     BINDING_INSERT,
+    BINDING_COUNT,
     BINDING_GET,
     BINDING_FIND,
     BINDING_LIST,

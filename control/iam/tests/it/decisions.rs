@@ -178,3 +178,51 @@ async fn a_list_shows_what_the_caller_may_see_and_nothing_else() {
     assert_eq!(listed["cursor"], Value::Null);
     assert_eq!(world.call(&user.token, "users.get", json!({"id": seen.id})).await.code(), "NOT_FOUND");
 }
+
+/// Binds this many policies of the tenant to the user, past every check.
+async fn bind_many(world: &World, tenant: &str, user: &str, count: usize) {
+    let tenant = tenant.parse::<model::TenantId>().expect("an id").uuid();
+    let user = user.parse::<model::UserId>().expect("an id").uuid();
+    let document = json!({"statements": [{"sid": "None", "effect": "allow", "actions": ["compute:none:none"],
+                                          "resources": ["*"]}]});
+    world
+        .db
+        .batch(&format!(
+            "INSERT INTO policies (policy_id, tenant_id, name, document)
+               SELECT gen_random_uuid(), '{tenant}', 'many-' || n, '{document}' FROM generate_series(1, {count}) n;
+             INSERT INTO bindings (binding_id, tenant_id, policy_id, user_id)
+               SELECT gen_random_uuid(), '{tenant}', policy_id, '{user}' FROM policies WHERE name LIKE 'many-%';
+             UPDATE iam_version SET version = version + 1"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn what_is_bound_in_another_tenant_breaks_no_decision() {
+    let world = World::new().await;
+    let org = world.tenant(&world.root, "org").await;
+    bind_many(&world, &org, &world.admin_id, 300).await;
+    world.does("tenants.get", json!({"id": world.root})).await;
+    world.tenant(&world.root, "other").await;
+    let told = world.call(&world.admin, "tenants.get", json!({"id": org})).await;
+    assert_eq!(told.code(), "INTERNAL", "what cannot be decided is refused, there alone");
+}
+
+#[tokio::test]
+async fn a_user_holds_a_bounded_number_of_policies_in_a_tenant() {
+    let world = World::new().await;
+    let (org, other) = (world.tenant(&world.root, "org").await, world.tenant(&world.root, "other").await);
+    bind_many(&world, &org, &world.admin_id, 63).await;
+    let statement =
+        json!([{"sid": "A", "effect": "allow", "actions": ["compute:none:none"], "resources": ["*"]}]);
+    world.policy(&world.root, "last", statement.clone()).await;
+    world.policy(&world.root, "one-more", statement).await;
+    world.bind(&org, "last", &world.admin_id).await;
+    let put = json!({"tenant": org, "policy": "one-more", "user": world.admin_id});
+    let told = world.call(&world.admin, "bindings.put", put).await;
+    assert_eq!(told.code(), "CONFLICT");
+    assert_eq!(told.body["error"]["details"]["limit"], 64);
+    world.bind(&org, "last", &world.admin_id).await;
+    world.bind(&other, "one-more", &world.admin_id).await;
+    world.does("tenants.get", json!({"id": org})).await;
+}
