@@ -15,7 +15,11 @@
 //! `compute:bindings:put` in a tenant gives anybody anything over that tenant and those below; `compute:policies:put` changes
 //! what holders of the tenant's policies may do there. A policy can be bound only in its own tenant or below, so neither
 //! reaches upwards. `compute:tokens:create` for another user needs that right in every tenant where that user holds a
-//! policy, since the token is worth all of them. There is no further check that a caller grants only what it has.
+//! policy, since the token is worth all of them. There is no further check that a caller grants only what it has: whoever
+//! holds any of the three in a tenant is as good as its administrator there, so give them to administrators only.
+//!
+//! A token can make another that outlives it: who may make tokens has the right until it is taken away, whichever token it
+//! came with. A leaked one is ended by revoking it and all that its user's tokens made since.
 
 mod authenticate;
 mod authorize;
