@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use e2e::dev::{Dev, eventually};
 use e2e::program::{self, Done, Running};
-use e2e::serve::{Cloud, Serve};
-use serde_json::Value;
+use e2e::serve::{Balancer, Cloud, Serve, Target};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 mod disk;
@@ -100,6 +100,50 @@ fn a_taken_port_is_named_with_a_way_around_it() -> anyhow::Result<()> {
     let args = ["dev", "--memory", "--sim", "0", "--listen", &address];
     let done = refused("better-compute", &args, home.path())?;
     says(&done, &[&address, "another program listens there", "--listen 127.0.0.1:0"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateways_taken_port_is_named() -> anyhow::Result<()> {
+    let (cloud, home) = (Cloud::new().await?, temp()?);
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?;
+    let serve =
+        Serve { gateway_listen: address, ..Serve::new("gateway", &["gateway", "worker"], &cloud.db.url) };
+    let config = cloud.config(&serve)?;
+    let args = ["serve", "--config", config.to_str().context("a plain path")?];
+    says(&refused("better-compute", &args, home.path())?, &[&address.to_string(), "in use"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_goes_away_is_unavailable_until_it_is_back() -> anyhow::Result<()> {
+    let cloud = Cloud::new().await?;
+    let way = || vec![Target::Unix(cloud.database_socket().expect("a server with a socket"))];
+    let between = Balancer::new(SocketAddr::from(([127, 0, 0, 1], 0)), way()).await?;
+    let address = between.address;
+    let url = cloud.url(None, Some(address))?;
+    let server = cloud.serve(&Serve::new("api", &["api", "worker"], &url))?;
+    let api = cloud.api(&server)?;
+    api.ok("tokens.whoami", json!({})).await?;
+    drop(between);
+    let client = server.api.clone().context("it has an API")?;
+    let at: SocketAddr = client.trim_start_matches("http://").parse()?;
+    let token = std::fs::read_to_string(cloud.admin_token())?;
+    let path = api::find("sites.create").context("a method")?.path();
+    for name in ["one", "two"] {
+        let body = json!({ "name": name }).to_string();
+        let (status, answer) = post(at, &path, token.trim(), body.as_bytes()).await?;
+        ensure!(status == 503 && answer["error"]["code"] == "UNAVAILABLE", "{status} {answer}");
+        ensure!(
+            !answer.to_string().contains(&address.to_string()),
+            "what is inside is told outside: {answer}"
+        );
+    }
+    let _between = Balancer::new(address, way()).await?;
+    e2e::serve::eventually(GONE_WITHIN, "it answers again", async || {
+        let answered = api.call("sites.create", json!({ "name": "three" })).await;
+        Ok(answered.map(drop).map_err(|err| kit::chain(&err)))
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -255,7 +299,8 @@ async fn a_body_that_is_wrong_is_refused_where_it_is_wrong() -> anyhow::Result<(
     let token = std::fs::read_to_string(cloud.admin_token())?;
     let large = [b"{\"pool\":\"".to_vec(), vec![b'x'; (1 << 20) + 1]].concat();
     let node = "node_01m8kxqey1f2ybks4gamzncgye";
-    let cases: [(&str, Vec<u8>, u16, &str, &str); 8] = [
+    let cases: [(&str, Vec<u8>, u16, &str, &str); 9] = [
+        ("reservations.create", br#"["gpu"]"#.to_vec(), 400, "", "expected a JSON object"),
         (
             "reservations.create",
             br#"{"pool":"gpu","gpuss":1}"#.to_vec(),

@@ -85,6 +85,9 @@ impl Pair {
         let sim = cloud.sim(&api, balancer.address, NODES).await?;
         let pair = Self { sim, a, b, balancer, api, _server: server, _forward: forward, cloud };
         ensure!(pair.sessions(&pair.a).await? > 0, "no node is on the gateway that will fail");
+        let written = pair.cloud.written_since(0).await?;
+        let noted = written.iter().any(|row| row.who == pair.a.login && row.relation == "node_sessions");
+        ensure!(noted, "what the gateway writes goes unnoticed");
         Ok(pair)
     }
 
@@ -260,9 +263,8 @@ async fn a_gateway_cut_off_from_the_database_lets_its_nodes_go_and_writes_nothin
     let old = pair.lease(&pair.a).await?;
     let ids = pair.commands(|| namespace.cut()).await?;
     pair.lease_over(&old).await?;
-    // It still takes connections, to tell nodes to come back later.
-    pair.balancer.set_taking(&pair.a.target, false);
     let mark = pair.cloud.written_until().await;
+    // It still takes connections, and tells nodes to come back later: to whichever is next in turn.
     pair.all_on(&pair.b).await?;
     // What waits in its sockets arrives now, and comes too late.
     namespace.mend()?;
