@@ -115,7 +115,7 @@ impl Sources {
 }
 
 /// A household or a host is given a whole /64, so that is what is counted.
-fn counted_as(source: IpAddr) -> IpAddr {
+pub(crate) fn counted_as(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),
         IpAddr::V6(v6) => {

@@ -24,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 
+use crate::admission::counted_as;
 use crate::server::Shared;
 use crate::service;
 use crate::session::Peer;
@@ -32,6 +33,9 @@ use crate::session::Peer;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// A connection without a call is closed after this long.
 const IDLE: Duration = Duration::from_secs(20);
+/// A connection that carries no session has this long: a call takes its request's and its worker's time, and what comes after
+/// that is somebody who does not read.
+const LIFE: Duration = Duration::from_secs(60);
 /// How long what is unsent has once the connection should close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// A session, and a renewal beside it.
@@ -75,6 +79,14 @@ pub(crate) async fn serve(
 ) {
     let Some((tls, peer)) = Box::pin(handshake(&shared, tcp, source, &stop)).await else { return };
     drop(shaking);
+    let mut _anonymous = None;
+    if peer.is_none() {
+        _anonymous = shared.anonymous.take(counted_as(source));
+        if _anonymous.is_none() {
+            shared.metrics.handshake("anonymous_full");
+            return;
+        }
+    }
     let conn = Arc::new(Conn {
         peer,
         source,
@@ -155,6 +167,7 @@ async fn serve_http2(
     );
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut idle = shared.clock.sleep(IDLE);
+    let mut life = shared.clock.sleep(LIFE);
     let mut closing: Option<BoxFuture<'static, ()>> = None;
     let mut stopped = pin!(stop.cancelled());
     let mut killed = pin!(conn.kill.cancelled());
@@ -181,11 +194,13 @@ async fn serve_http2(
         }
         if closing.is_none() {
             let over = conn.session.load(Ordering::SeqCst) && conn.is_idle();
-            let unused = !conn.session.load(Ordering::SeqCst) && idle.as_mut().poll(cx).is_ready();
-            if unused && !conn.is_idle() {
+            let without_session = !conn.session.load(Ordering::SeqCst);
+            let outlived = without_session && life.as_mut().poll(cx).is_ready();
+            let unused = without_session && idle.as_mut().poll(cx).is_ready();
+            if unused && !conn.is_idle() && !outlived {
                 idle = shared.clock.sleep(IDLE);
                 cx.waker().wake_by_ref();
-            } else if over || unused {
+            } else if over || unused || outlived {
                 connection.as_mut().graceful_shutdown();
                 closing = Some(shared.clock.sleep(CLOSE_WITHIN));
                 cx.waker().wake_by_ref();

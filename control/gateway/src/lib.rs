@@ -10,10 +10,12 @@
 pub mod session;
 
 mod admission;
+mod body;
 mod connection;
 mod hub;
 mod live;
 mod metrics;
+mod places;
 mod server;
 mod service;
 mod stream;

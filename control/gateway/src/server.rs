@@ -1,7 +1,7 @@
 //! The gateway as a whole: it takes connections, registers, serves under its lease, and registers anew when that is lost.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::admission::{Admission, Sources};
 use crate::connection;
 use crate::hub::{Hub, HubParts};
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::session::Terms;
 use crate::time::ServerTime;
 
@@ -38,6 +39,10 @@ const RENEWALS_AT_ONCE: usize = 128;
 /// Joins of one source: a burst of a rack that boots, then a hall of them behind one address within minutes.
 const JOINS_PER_SECOND: f64 = 5.0;
 const JOINS_BURST: u32 = 64;
+/// Connections without a certificate have an eighth of all places: strangers must not keep nodes out, and one address has an
+/// eighth of those.
+const ANONYMOUS_SHARE: usize = 8;
+const ANONYMOUS_SOURCE_SHARE: usize = 8;
 /// After an error of accepting, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const REGISTER_PAUSE_FIRST: Duration = Duration::from_millis(200);
@@ -52,6 +57,8 @@ pub struct Timing {
     pub heartbeat: Duration,
     /// How soon the first frame must come.
     pub hello_within: Duration,
+    /// How soon the request of a join or a renewal must have come whole.
+    pub call_within: Duration,
     /// The gateway's lease, and how often it is renewed.
     pub ttl: Duration,
     pub renew: Duration,
@@ -74,6 +81,7 @@ impl Default for Timing {
         Self {
             heartbeat: Duration::from_secs(10),
             hello_within: Duration::from_secs(10),
+            call_within: Duration::from_secs(10),
             ttl: Duration::from_secs(10),
             renew: Duration::from_secs(3),
             beat: Duration::from_secs(1),
@@ -144,6 +152,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) admission: Admission,
     pub(crate) joins_by_source: Sources,
+    /// By the address they come from.
+    pub(crate) anonymous: Arc<Places<IpAddr>>,
     pub(crate) joins: Semaphore,
     pub(crate) renewals: Semaphore,
     time: Arc<ServerTime>,
@@ -163,6 +173,10 @@ impl Shared {
         self.tls.read().expect("no holder of this lock panics").clone()
     }
 
+    pub(crate) fn call_within(&self) -> Duration {
+        self.config.timing.call_within
+    }
+
     pub(crate) fn server_time(&self) -> Timestamp {
         self.time.at(self.clock.monotonic())
     }
@@ -179,7 +193,9 @@ impl Gateway {
     pub fn new(parts: GatewayParts) -> Self {
         let GatewayParts { config, tls, store, clock, rng, supervisor, metrics } = parts;
         let time = Arc::new(ServerTime::new(clock.now(), clock.monotonic()));
+        let anonymous_max = (config.connections_max / ANONYMOUS_SHARE).max(1);
         let shared = Shared {
+            anonymous: Places::new(anonymous_max, (anonymous_max / ANONYMOUS_SOURCE_SHARE).max(1)),
             admission: Admission::new(config.sessions_per_second, config.sessions_burst),
             joins_by_source: Sources::new(JOINS_PER_SECOND, JOINS_BURST),
             joins: Semaphore::new(JOINS_AT_ONCE),

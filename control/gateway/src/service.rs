@@ -20,6 +20,7 @@ use wire::paths;
 use wire::proto::agent::{GatewayFrame, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest};
 
 use crate::admission::jittered;
+use crate::body::SoonBody;
 use crate::connection::Conn;
 use crate::hub::Hub;
 use crate::server::Shared;
@@ -50,11 +51,13 @@ pub(crate) async fn answer(
         paths::JOIN => {
             let mut grpc = Grpc::new(SmallCodec::<JoinReply, JoinRequest>::default())
                 .apply_max_message_size_config(small, Some(REPLY_BYTES_MAX));
+            let request = request.map(|body| SoonBody::new(body, &shared));
             grpc.unary(Join(shared, conn), request).await
         }
         paths::RENEW => {
             let mut grpc = Grpc::new(SmallCodec::<RenewReply, RenewRequest>::default())
                 .apply_max_message_size_config(small, Some(REPLY_BYTES_MAX));
+            let request = request.map(|body| SoonBody::new(body, &shared));
             grpc.unary(Renew(shared, conn), request).await
         }
         paths::SESSION => {

@@ -88,6 +88,16 @@ pub async fn join(client: &mut Client, request: JoinRequest) -> Result<JoinReply
     Ok(client.unary(Request::new(request), path, codec).await?.into_inner())
 }
 
+/// The first half of a join: its body never ends.
+pub async fn half_join(client: &mut Client) -> Result<(), Status> {
+    client.ready().await.map_err(|err| Status::unavailable(err.to_string()))?;
+    let codec = ProstCodec::<JoinRequest, JoinReply>::default();
+    let path = http::uri::PathAndQuery::from_static(paths::JOIN);
+    let answer = client.streaming(Request::new(futures::stream::pending()), path, codec);
+    let answer = tokio::time::timeout(SOON, answer).await;
+    answer.unwrap_or_else(|_| panic!("no answer within {SOON:?}")).map(drop)
+}
+
 pub async fn renew(client: &mut Client, request: RenewRequest) -> Result<RenewReply, Status> {
     client.ready().await.map_err(|err| Status::unavailable(err.to_string()))?;
     let codec = ProstCodec::<RenewRequest, RenewReply>::default();

@@ -24,7 +24,7 @@ use wire::proto::agent::{
     SignedJoinResponse, SpecRequest, StatusReport,
 };
 
-use crate::client::{Stream, dial, greet, hello, join, journal, renew, try_dial, try_session};
+use crate::client::{Stream, dial, greet, half_join, hello, join, journal, renew, try_dial, try_session};
 use crate::lab::{Lab, Machine, Running};
 
 mod calls;

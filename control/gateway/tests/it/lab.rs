@@ -139,6 +139,7 @@ pub fn quick() -> Timing {
     Timing {
         heartbeat: Duration::from_secs(10),
         hello_within: Duration::from_secs(3),
+        call_within: Duration::from_secs(1),
         ttl: Duration::from_secs(3),
         renew: Duration::from_millis(300),
         beat: Duration::from_millis(50),

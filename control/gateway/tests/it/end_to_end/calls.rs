@@ -75,3 +75,35 @@ async fn a_certificate_is_renewed_by_its_holder_and_nobody_else() {
     bench.store.revoke_certificate(&machine.serial);
     assert_eq!(renew(&mut client, request).await.unwrap_err().code(), Code::PermissionDenied);
 }
+
+#[tokio::test]
+async fn a_join_that_is_half_sent_is_answered_late() {
+    let bench = Bench::new().await;
+    let mut client = dial(&bench.lab, bench.gateway.address, None).await;
+    assert_eq!(half_join(&mut client).await.unwrap_err().code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn strangers_leave_places_for_nodes() {
+    let lab = Lab::new();
+    let store = MemoryDelivery::new(lab.clock.clone());
+    let gateway = lab.gateway_with(Arc::new(store.clone()), |config| config.connections_max = 8).await;
+    let first = dial(&lab, gateway.address, None).await;
+    let refused = match try_dial(&lab, gateway.address, None).await {
+        // In TLS 1.3 a client hears of it only with what it reads next.
+        Ok(mut second) => join(&mut second, join_request()).await.map(drop).map_err(|err| err.code()),
+        Err(_) => Err(Code::Unavailable),
+    };
+    assert!(matches!(refused, Err(Code::Unavailable | Code::Unknown | Code::Internal)), "{refused:?}");
+    let machine = lab.machine();
+    store.add_node(machine.node_id, &machine.serial);
+    greet(&lab, gateway.address, &machine, hello(&machine)).await.welcome().await;
+    drop(first);
+    let request = JoinRequest { csr_der: Vec::new().into(), ..join_request() };
+    testkit::eventually(BOUND, || async {
+        let mut next = try_dial(&lab, gateway.address, None).await?;
+        let status = join(&mut next, request.clone()).await.unwrap_err();
+        if status.code() == Code::InvalidArgument { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+}
