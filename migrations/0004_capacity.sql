@@ -108,7 +108,7 @@ CREATE INDEX IF NOT EXISTS reservations_expiring ON reservations (expires_at)
   WHERE state IN ('scheduling', 'placed', 'active') AND expires_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS reservations_drafts ON reservations (created_at) WHERE state = 'draft';
 
--- What a reservation counts for against its tenant's quotas, from admission to its end.
+-- What a reservation counts for against the quotas of its tenant and those above, from admission to its end.
 CREATE TABLE IF NOT EXISTS quota_holds (
   reservation_id uuid NOT NULL REFERENCES reservations,
   tenant_id      uuid NOT NULL REFERENCES tenants,
@@ -118,23 +118,40 @@ CREATE TABLE IF NOT EXISTS quota_holds (
 );
 CREATE INDEX IF NOT EXISTS quota_holds_by_tenant ON quota_holds (tenant_id, resource);
 
--- The rows may never exceed the quota: the quota's row is locked, then the rows are summed.
+-- What a tenant and all below it hold: the amount that counts against the tenant's quota.
+CREATE OR REPLACE FUNCTION quota_used(of_tenant uuid, of_resource text) RETURNS bigint LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE below AS (
+    SELECT of_tenant AS tenant_id
+    UNION ALL
+    SELECT t.tenant_id FROM tenants t JOIN below b ON t.parent_id = b.tenant_id)
+  SELECT coalesce(sum(h.amount), 0)::bigint FROM below b
+    JOIN quota_holds h ON h.tenant_id = b.tenant_id AND h.resource = of_resource
+$$;
+
+-- The rows may never exceed a quota of their tenant or of one above it, so that what a tenant gives to those below it is
+-- its own: a quota's row is locked, then the rows are summed. From the root downwards, so that no two wait for each other.
 CREATE OR REPLACE FUNCTION quota_holds_check() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
+  way uuid[];
+  quota_tenant uuid;
   allowed bigint;
   used bigint;
 BEGIN
-  SELECT amount INTO allowed FROM quotas
-    WHERE tenant_id = NEW.tenant_id AND resource = NEW.resource FOR NO KEY UPDATE;
-  IF NOT FOUND THEN
-    RETURN NEW;
-  END IF;
-  SELECT coalesce(sum(amount), 0) INTO used FROM quota_holds
-    WHERE tenant_id = NEW.tenant_id AND resource = NEW.resource;
-  IF used > allowed THEN
-    RAISE EXCEPTION 'quota exceeded' USING ERRCODE = 'check_violation', CONSTRAINT = 'quota_holds_within_quota',
-      TABLE = 'quota_holds', DETAIL = format('%s %s %s', NEW.resource, used - NEW.amount, allowed);
-  END IF;
+  WITH RECURSIVE up AS (
+    SELECT tenant_id, parent_id, 0 AS depth FROM tenants WHERE tenant_id = NEW.tenant_id
+    UNION ALL
+    SELECT t.tenant_id, t.parent_id, up.depth + 1 FROM tenants t JOIN up ON t.tenant_id = up.parent_id)
+  SELECT array_agg(tenant_id ORDER BY depth DESC) INTO way FROM up;
+  FOREACH quota_tenant IN ARRAY way LOOP
+    SELECT amount INTO allowed FROM quotas
+      WHERE tenant_id = quota_tenant AND resource = NEW.resource FOR NO KEY UPDATE;
+    CONTINUE WHEN NOT FOUND;
+    used := quota_used(quota_tenant, NEW.resource);
+    IF used > allowed THEN
+      RAISE EXCEPTION 'quota exceeded' USING ERRCODE = 'check_violation', CONSTRAINT = 'quota_holds_within_quota',
+        TABLE = 'quota_holds', DETAIL = format('%s %s %s', NEW.resource, used - NEW.amount, allowed);
+    END IF;
+  END LOOP;
   RETURN NEW;
 END $$;
 DROP TRIGGER IF EXISTS quota_holds_within_quota ON quota_holds;

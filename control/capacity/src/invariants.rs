@@ -82,10 +82,16 @@ pub(crate) const RULES: &[Sql] = &[
         "SELECT h.reservation_id::text AS what FROM quota_holds h
          JOIN reservations r ON r.reservation_id = h.reservation_id WHERE h.tenant_id <> r.tenant_id ORDER BY 1",
     ),
+    sql(
+        "what a tenant and those below it hold fits its quota",
+        "SELECT format('%s: %s of %s %s', tenant_id, used, amount, resource) AS what FROM (
+           SELECT tenant_id, resource, amount, quota_used(tenant_id, resource) AS used FROM quotas) q
+         WHERE used > amount ORDER BY 1",
+    ),
 ];
 
 /// Everything that breaks a rule; empty when all is well. Each rule is asked by itself, so ask while nothing moves, or ask
-/// again about what it finds. A node that shrank under what it holds is found too.
+/// again about what it finds. A node that shrank under what it holds is found too, and so is a quota that was lowered under it.
 pub async fn invariants(store: &Store) -> Result<Vec<Violation>, StoreError> {
     let mut found = Vec::new();
     for rule in RULES {

@@ -23,8 +23,8 @@
 //! # What cannot happen
 //!
 //! No atom is booked twice (the key of `bookings`), no node is booked beyond what it offers (a trigger that holds the
-//! node's row), no tenant holds more than its quota (a trigger that holds the quota's row). A tenant without a row for a
-//! resource has no limit of it. Where code and database disagree, the database wins and the code looks again.
+//! node's row), no tenant holds more, with those below it, than its quota (a trigger that holds the rows of the
+//! quotas on the way up). A tenant without a row for a resource is bound by those above it alone. Where code and database disagree, the database wins and the code looks again.
 
 mod change;
 mod create;

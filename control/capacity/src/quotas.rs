@@ -1,4 +1,4 @@
-//! Quotas: how much a tenant may hold at once. Without a row there is no limit.
+//! Quotas: how much a tenant and those below it may hold at once. Without a row on the way up there is no limit.
 //!
 //! What is held is a row per reservation and resource from admission to the end; the database refuses the row that would
 //! pass the limit. A quota is set from above: the decision is made in the parent of the tenant it binds, so that no tenant
@@ -39,19 +39,31 @@ impl Capacity {
             let resource: &str = row.get("resource");
             let (limit, used): (i64, i64) = (row.get("amount"), row.get("used"));
             let (_, wanted) = wanted.iter().find(|(name, _)| *name == resource)?;
-            (used.saturating_add(*wanted) > limit).then(|| refusal(tenant_id, resource, *wanted, used, limit))
+            let whose: TenantId = row.id("tenant_id");
+            let above = (whose != tenant_id).then(|| row.get::<_, &str>("tenant_name"));
+            let over = used.saturating_add(*wanted) > limit;
+            over.then(|| refusal(whose, above, resource, *wanted, used, limit))
         }))
     }
 }
 
-fn refusal(tenant_id: TenantId, resource: &str, wanted: i64, used: i64, limit: i64) -> ApiError {
+/// `above` is the name of the quota's tenant where that is not the tenant that asked.
+fn refusal(
+    whose: TenantId,
+    above: Option<&str>,
+    resource: &str,
+    wanted: i64,
+    used: i64,
+    limit: i64,
+) -> ApiError {
+    let of = above.map(|name| format!(" of tenant {name} above")).unwrap_or_default();
     let message = format!(
-        "the quota of {resource} is {limit}, {used} of it are used and {wanted} more are wanted: release something, or \
-         ask for a higher quota"
+        "the quota of {resource}{of} is {limit}, {used} of it are used and {wanted} more are wanted: release something, \
+         or ask for a higher quota"
     );
     ApiError::new(ErrorCode::QuotaExceeded, message)
         .detail("resource", resource)
-        .detail("tenant", tenant_id.to_string())
+        .detail("tenant", whose.to_string())
         .detail("used", used)
         .detail("wanted", wanted)
         .detail("limit", limit)

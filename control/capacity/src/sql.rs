@@ -4,7 +4,8 @@
 //! what a tenant is refused by; allocations, since a node holds until it says otherwise. Drafts are not: one that nobody
 //! admitted is deleted.
 //!
-//! Locks are taken in one order: node (whoever looks at its state), reservation (a draft is nobody else's), quotas, the row in `node_capacity`, then what hangs
+//! Locks are taken in one order: node (whoever looks at its state), reservation (a draft is nobody else's), quotas
+//! (by resource, from the root downwards), the row in `node_capacity`, then what hangs
 //! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
 
 mod booking;
@@ -149,11 +150,16 @@ pub const QUOTA_HOLDS_PUT: Sql = sql(
 );
 pub const QUOTA_HOLDS_DELETE: Sql =
     sql("quota_holds_delete", "DELETE FROM quota_holds WHERE reservation_id = $1");
+/// Of the tenant and of those above it, which bind it too: the nearest first.
 pub const QUOTA_USAGE: Sql = sql(
     "quota_usage",
-    "SELECT q.resource, q.amount, coalesce(sum(h.amount), 0)::bigint AS used
-     FROM quotas q LEFT JOIN quota_holds h ON h.tenant_id = q.tenant_id AND h.resource = q.resource
-     WHERE q.tenant_id = $1 GROUP BY q.resource, q.amount ORDER BY q.resource",
+    "WITH RECURSIVE way AS (
+       SELECT tenant_id, parent_id, name, 0 AS depth FROM tenants WHERE tenant_id = $1
+       UNION ALL
+       SELECT t.tenant_id, t.parent_id, t.name, way.depth + 1 FROM tenants t JOIN way ON t.tenant_id = way.parent_id
+     )
+     SELECT q.tenant_id, way.name AS tenant_name, q.resource, q.amount, quota_used(q.tenant_id, q.resource) AS used
+     FROM way JOIN quotas q ON q.tenant_id = way.tenant_id ORDER BY way.depth, q.resource",
 );
 pub const QUOTA_PUT: Sql = sql(
     "quota_put",
@@ -165,15 +171,13 @@ pub const QUOTA_LOCK: Sql =
 pub const QUOTA_GET: Sql = sql(
     "quota_get",
     "SELECT q.quota_id, q.tenant_id, t.name AS tenant_name, q.resource, q.amount, q.updated_at,
-       (SELECT coalesce(sum(h.amount), 0)::bigint FROM quota_holds h
-        WHERE h.tenant_id = q.tenant_id AND h.resource = q.resource) AS used
+       quota_used(q.tenant_id, q.resource) AS used
      FROM quotas q JOIN tenants t ON t.tenant_id = q.tenant_id WHERE q.tenant_id = $1 AND q.resource = $2",
 );
 pub const QUOTAS_LIST: Sql = sql(
     "quotas_list",
     "SELECT q.quota_id, q.tenant_id, t.name AS tenant_name, q.resource, q.amount, q.updated_at,
-       (SELECT coalesce(sum(h.amount), 0)::bigint FROM quota_holds h
-        WHERE h.tenant_id = q.tenant_id AND h.resource = q.resource) AS used
+       quota_used(q.tenant_id, q.resource) AS used
      FROM quotas q JOIN tenants t ON t.tenant_id = q.tenant_id
      WHERE q.tenant_id = $1 AND q.quota_id < $2 ORDER BY q.quota_id DESC LIMIT $3",
 );

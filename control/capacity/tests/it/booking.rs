@@ -166,6 +166,13 @@ async fn broken_books_are_found() {
             "holds are of their reservation's tenant",
         ),
         (
+            format!(
+                "INSERT INTO quotas (quota_id, tenant_id, resource, amount) VALUES ('{0}', '{0}', 'vcpu', 15)",
+                cloud.root_tenant.uuid()
+            ),
+            "what a tenant and those below it hold fits its quota",
+        ),
+        (
             "DROP INDEX host_bookings_whole_node;
              ALTER TABLE host_bookings DISABLE TRIGGER host_bookings_within_node;
              UPDATE host_bookings SET whole_node = true"

@@ -101,6 +101,14 @@ impl Cloud {
             .expect("it is heard");
     }
 
+    /// A tenant below the tenant.
+    pub async fn tenant_below(&self, name: &str) -> TenantId {
+        let (fresh, above) = (id::<TenantId>(), self.tenant.uuid());
+        let values = format!("'{}', '{above}', '{name}'", fresh.uuid());
+        self.db.batch(&format!("INSERT INTO tenants (tenant_id, parent_id, name) VALUES ({values})")).await;
+        fresh
+    }
+
     /// As `fleet` moves a node.
     pub async fn node_becomes(&self, node: NodeId, state: &str) {
         self.db.batch(&format!("UPDATE nodes SET state = '{state}' WHERE node_id = '{}'", node.uuid())).await;

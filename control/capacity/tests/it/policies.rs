@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kernel::ports::iam::{AuthorizationPort, Resource, Verdict};
 use kernel::testing::{DecideBy, allow_all, deny_all};
 use kernel::{BoxFuture, Call, Fault, Principal};
+use model::TenantId;
 use policy::{Compiled, Document, PolicyRef, Request};
 use serde_json::{Value, json};
 
@@ -148,6 +149,62 @@ async fn a_quota_refuses_with_its_numbers_and_frees_with_the_end() {
     cloud.call("reservations.release", json!({ "id": first["id"] })).await.ok();
     cloud.confirm_released(&first).await;
     assert_eq!(cloud.reserve(json!({ "gpus": 4 })).await["state"], "placed");
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_tenants_below_hold_counts_against_the_quota_above_them() {
+    let (cloud, _) = Cloud::with_nodes(2).await;
+    let set = json!({ "resource": "gpu", "amount": 10, "tenant": cloud.tenant.to_string() });
+    cloud.call("quotas.set", set).await.ok();
+    let (left, right) = (cloud.tenant_below("left").await, cloud.tenant_below("right").await);
+    let ask =
+        |tenant: TenantId, gpus: u32| json!({ "pool": "gpu", "gpus": gpus, "tenant": tenant.to_string() });
+    let first = cloud.call("reservations.create", ask(left, 6)).await.ok();
+    for tenant in [left, right, cloud.tenant] {
+        let refused = cloud.call("reservations.create", ask(tenant, 5)).await;
+        assert_eq!(refused.code(), "QUOTA_EXCEEDED", "{}", refused.body);
+        let error = &refused.body["error"];
+        assert_eq!((&error["details"]["used"], &error["details"]["limit"]), (&json!(6), &json!(10)));
+        assert_eq!(error["details"]["tenant"], cloud.tenant.to_string());
+        let above = error["message"].as_str().unwrap().contains("of tenant acme above");
+        assert_eq!(above, tenant != cloud.tenant, "{error}");
+    }
+    assert_eq!(cloud.call("reservations.create", ask(cloud.root_tenant, 5)).await.code(), "ok", "not below");
+    cloud.call("reservations.create", ask(right, 4)).await.ok();
+    let listed = cloud.call("quotas.list", json!({ "tenant": cloud.tenant.to_string() })).await.ok();
+    assert_eq!(listed["items"][0]["used"], 10);
+    cloud.call("reservations.release", json!({ "id": first["id"] })).await.ok();
+    cloud.confirm_released(&first).await;
+    cloud.call("reservations.create", ask(cloud.tenant, 6)).await.ok();
+    cloud.assert_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_that_book_at_once_do_not_pass_the_quota_above_them() {
+    let (cloud, _) = Cloud::with_nodes(2).await;
+    let quota = |tenant: TenantId, resource: &str, amount: u32| json!({ "resource": resource, "amount": amount, "tenant": tenant.to_string() });
+    let mut tenants = Vec::new();
+    for at in 0..4 {
+        tenants.push(cloud.tenant_below(&format!("team-{at}")).await);
+    }
+    cloud.call("quotas.set", quota(cloud.root_tenant, "gpu", 14)).await.ok();
+    cloud.call("quotas.set", quota(cloud.tenant, "gpu", 5)).await.ok();
+    cloud.call("quotas.set", quota(cloud.tenant, "reservations", 9)).await.ok();
+    for tenant in &tenants {
+        cloud.call("quotas.set", quota(*tenant, "gpu", 3)).await.ok();
+        cloud.call("quotas.set", quota(*tenant, "vcpu", 30)).await.ok();
+    }
+    let book = |at: usize| {
+        let (cloud, tenant) = (&cloud, tenants[at % tenants.len()]);
+        async move {
+            let ask = json!({ "pool": "gpu", "gpus": 1, "vcpu": 1, "tenant": tenant.to_string() });
+            cloud.call("reservations.create", ask).await.code().to_owned()
+        }
+    };
+    let told = futures::future::join_all((0..24).map(book)).await;
+    assert_eq!(told.iter().filter(|code| *code == "ok").count(), 5, "{told:?}");
+    assert_eq!(told.iter().filter(|code| *code == "QUOTA_EXCEEDED").count(), 19, "{told:?}");
     cloud.assert_sound().await;
 }
 
