@@ -4,6 +4,7 @@
 //! takes to serve it, and not at one instant again.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use kit::Rng;
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// What a wait is at least: less is not worth the handshake.
 const WAIT_MIN: Duration = Duration::from_millis(250);
-/// Source addresses that are counted at once. A machine joins once; this many at one time are a data centre.
-const SOURCES_MAX: usize = 4096;
+/// What is counted at once: addresses that join, which are a data centre if they are so many, or nodes that connect.
+const COUNTED_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
 struct Level {
@@ -81,36 +82,43 @@ pub(crate) fn jittered(wait: Duration, rng: &dyn Rng) -> Duration {
     wait + Duration::from_micros(rng.below(quarter))
 }
 
-/// Joins need no certificate, so they are counted by where they come from.
+/// A bucket for each of many: joins by where they come from, since they need no certificate, and sessions by their node.
 #[derive(Debug)]
-pub(crate) struct Sources {
+pub(crate) struct Each<K> {
     per_second: f64,
     burst: f64,
-    levels: Mutex<HashMap<IpAddr, Level>>,
+    levels: Mutex<HashMap<K, Level>>,
 }
 
-impl Sources {
+impl<K: Eq + Hash + Copy> Each<K> {
     pub(crate) fn new(per_second: f64, burst: u32) -> Self {
         Self { per_second, burst: f64::from(burst), levels: Mutex::default() }
     }
 
-    pub(crate) fn admit(&self, source: IpAddr, now: Duration) -> bool {
+    pub(crate) fn admit(&self, key: K, now: Duration) -> bool {
         let mut levels = self.levels.lock().expect("no holder of this lock panics");
-        let key = counted_as(source);
-        if !levels.contains_key(&key) && levels.len() >= SOURCES_MAX {
-            // Those that are full again need no counting.
-            let refilled = self.burst / self.per_second;
-            levels.retain(|_, level| {
-                level.tokens + now.saturating_sub(level.at).as_secs_f64() * self.per_second < self.burst
-                    && now.saturating_sub(level.at).as_secs_f64() < refilled
-            });
-            if levels.len() >= SOURCES_MAX {
-                return false;
-            }
+        if !levels.contains_key(&key) && levels.len() >= COUNTED_MAX {
+            self.forget(&mut levels, now);
         }
         let level = levels.entry(key).or_insert(Level { tokens: self.burst, at: now });
         level.refill(self.per_second, self.burst, now);
         level.take()
+    }
+
+    /// Makes room in a full table, which must turn nobody away: those that are full again need no counting, and then those go that
+    /// were seen longest ago, an eighth at a time so that not every newcomer looks through all of it.
+    fn forget(&self, levels: &mut HashMap<K, Level>, now: Duration) {
+        levels.retain(|_, level| {
+            level.tokens + now.saturating_sub(level.at).as_secs_f64() * self.per_second < self.burst
+        });
+        if levels.len() < COUNTED_MAX {
+            return;
+        }
+        let mut by_age: Vec<(Duration, K)> = levels.iter().map(|(key, level)| (level.at, *key)).collect();
+        by_age.select_nth_unstable_by_key(COUNTED_MAX / 8, |(at, _)| *at);
+        for (_, key) in &by_age[..COUNTED_MAX / 8] {
+            levels.remove(key);
+        }
     }
 }
 

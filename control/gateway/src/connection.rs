@@ -60,8 +60,9 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn hold_session(&self) {
-        self.session.store(true, Ordering::SeqCst);
+    /// Makes it the connection of a session; not when it has been one before.
+    pub(crate) fn hold_session(&self) -> bool {
+        !self.session.swap(true, Ordering::SeqCst)
     }
 
     fn is_idle(&self) -> bool {
@@ -94,6 +95,7 @@ pub(crate) async fn serve(
         calls: AtomicUsize::new(0),
         session: AtomicBool::new(false),
     });
+    let _of_node = conn.peer.as_ref().map(|peer| shared.nodes.enter(peer.node_id, conn.kill.clone()));
     shared.metrics.connection(1);
     Box::pin(serve_http2(&shared, tls, &conn, &stop)).await;
     shared.metrics.connection(-1);

@@ -71,7 +71,18 @@ pub(crate) struct Hub {
 struct Registry {
     lives: HashMap<u64, Arc<Live>>,
     by_node: HashMap<NodeId, u64>,
+    /// The one stream of each node that is not welcome yet.
+    greeting: HashMap<NodeId, u64>,
     next: u64,
+}
+
+impl Registry {
+    /// The stream is past its greeting, one way or the other.
+    fn greeted(&mut self, node_id: NodeId, id: u64) {
+        if self.greeting.get(&node_id) == Some(&id) {
+            self.greeting.remove(&node_id);
+        }
+    }
 }
 
 /// Updates of one session on their way to the store.
@@ -163,14 +174,20 @@ impl Hub {
         self.registry.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes up a stream that has not said its Hello yet.
+    /// Takes up a stream that has not said its Hello yet. One before it that has not come further ends.
     pub(crate) fn enter(&self, session: impl FnOnce(Now) -> Session, kill: CancellationToken) -> Arc<Live> {
         let core = session(self.now());
         let mut registry = self.registry();
         registry.next += 1;
         let live = Arc::new(Live::new(registry.next, core, kill));
         registry.lives.insert(live.id, live.clone());
+        let node_id = live.lock().core.node_id();
+        let before = registry.greeting.insert(node_id, live.id);
+        let before = before.and_then(|id| registry.lives.get(&id).cloned());
         drop(registry);
+        if let Some(before) = before {
+            self.feed(&before, Input::Ended(SessionEnd::TakenOver));
+        }
         self.metrics.session(1);
         live
     }
@@ -188,6 +205,7 @@ impl Hub {
         if registry.by_node.get(&node_id) == Some(&live.id) {
             registry.by_node.remove(&node_id);
         }
+        registry.greeted(node_id, live.id);
         drop(registry);
         self.metrics.session(-1);
         if let Some(key) = key {
@@ -318,6 +336,7 @@ impl Hub {
     fn take_over(&self, live: &Arc<Live>, node_id: NodeId) {
         let before = {
             let mut registry = self.registry();
+            registry.greeted(node_id, live.id);
             let before = registry.by_node.insert(node_id, live.id);
             before.filter(|id| *id != live.id).and_then(|id| registry.lives.get(&id).cloned())
         };

@@ -15,6 +15,7 @@ mod connection;
 mod hub;
 mod live;
 mod metrics;
+mod nodes;
 mod places;
 mod server;
 mod service;

@@ -9,17 +9,19 @@ use futures::FutureExt;
 use kernel::BoxFuture;
 use kernel::ports::delivery::{DeliveryError, DeliveryStore, Registered};
 use kit::{Backoff, Clock, Rng, Supervisor, TaskHandle, TaskKind};
-use model::{GatewayId, Timestamp};
+use model::{GatewayId, NodeId, Timestamp};
 use pki::NodeTrust;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::{Admission, Sources};
+use crate::admission::{Admission, Each};
+use crate::body::HelloBudget;
 use crate::connection;
 use crate::hub::{Hub, HubParts};
 use crate::metrics::Metrics;
+use crate::nodes::Connections;
 use crate::places::Places;
 use crate::session::Terms;
 use crate::time::ServerTime;
@@ -39,6 +41,11 @@ const RENEWALS_AT_ONCE: usize = 128;
 /// Joins of one source: a burst of a rack that boots, then a hall of them behind one address within minutes.
 const JOINS_PER_SECOND: f64 = 5.0;
 const JOINS_BURST: u32 = 64;
+/// Sessions of one node: some tries in a row, and then one in a while.
+const NODE_SESSIONS_PER_SECOND: f64 = 0.2;
+const NODE_SESSIONS_BURST: u32 = 10;
+/// What sessions that are not greeted yet hold together beyond what each may: thirty of the largest Hellos, with the whole spec.
+const HELLO_BYTES_MAX: usize = 128 << 20;
 /// Connections without a certificate have an eighth of all places: strangers must not keep nodes out, and one address has an
 /// eighth of those.
 const ANONYMOUS_SHARE: usize = 8;
@@ -151,7 +158,11 @@ pub(crate) struct Shared {
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) metrics: Metrics,
     pub(crate) admission: Admission,
-    pub(crate) joins_by_source: Sources,
+    pub(crate) joins_by_source: Each<IpAddr>,
+    pub(crate) sessions_by_node: Each<NodeId>,
+    /// What Hellos under way may take together.
+    pub(crate) hellos: Arc<HelloBudget>,
+    pub(crate) nodes: Connections,
     /// By the address they come from.
     pub(crate) anonymous: Arc<Places<IpAddr>>,
     pub(crate) joins: Semaphore,
@@ -197,7 +208,10 @@ impl Gateway {
         let shared = Shared {
             anonymous: Places::new(anonymous_max, (anonymous_max / ANONYMOUS_SOURCE_SHARE).max(1)),
             admission: Admission::new(config.sessions_per_second, config.sessions_burst),
-            joins_by_source: Sources::new(JOINS_PER_SECOND, JOINS_BURST),
+            joins_by_source: Each::new(JOINS_PER_SECOND, JOINS_BURST),
+            sessions_by_node: Each::new(NODE_SESSIONS_PER_SECOND, NODE_SESSIONS_BURST),
+            hellos: HelloBudget::new(HELLO_BYTES_MAX),
+            nodes: Connections::default(),
             joins: Semaphore::new(JOINS_AT_ONCE),
             renewals: Semaphore::new(RENEWALS_AT_ONCE),
             hub: RwLock::new(None),

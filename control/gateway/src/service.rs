@@ -19,8 +19,8 @@ use wire::limits::{CSR_BYTES_MAX, FRAME_BYTES_MAX, SEALED_TOKEN_BYTES_MAX, TEXT_
 use wire::paths;
 use wire::proto::agent::{GatewayFrame, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest};
 
-use crate::admission::jittered;
-use crate::body::SoonBody;
+use crate::admission::{counted_as, jittered};
+use crate::body::{Greeting, HelloBody, SoonBody};
 use crate::connection::Conn;
 use crate::hub::Hub;
 use crate::server::Shared;
@@ -63,7 +63,9 @@ pub(crate) async fn answer(
         paths::SESSION => {
             let mut grpc = Grpc::new(SmallCodec::<GatewayFrame, NodeFrame>::default())
                 .apply_max_message_size_config(large, large);
-            grpc.streaming(OpenSession(shared, conn), request).await
+            let greeting = Greeting::new(shared.hellos.clone());
+            let request = request.map(|body| HelloBody::new(body, greeting.clone()));
+            grpc.streaming(OpenSession(shared, conn, greeting), request).await
         }
         _ => Status::unimplemented("no such method").into_http(),
     }
@@ -159,7 +161,7 @@ impl UnaryService<JoinRequest> for Join {
         Box::pin(async move {
             let hub = shared.serving()?;
             let request = request.into_inner();
-            if !shared.joins_by_source.admit(conn.source, shared.clock.monotonic()) {
+            if !shared.joins_by_source.admit(counted_as(conn.source), shared.clock.monotonic()) {
                 return Err(shared.come_back("too many joins from this address"));
             }
             bound((1..=CSR_BYTES_MAX).contains(&request.csr_der.len()), "csr_der is 1 byte to 4 KiB")?;
@@ -197,7 +199,7 @@ impl UnaryService<RenewRequest> for Renew {
     }
 }
 
-struct OpenSession(Arc<Shared>, Arc<Conn>);
+struct OpenSession(Arc<Shared>, Arc<Conn>, Arc<Greeting>);
 
 impl StreamingService<NodeFrame> for OpenSession {
     type Response = GatewayFrame;
@@ -205,19 +207,26 @@ impl StreamingService<NodeFrame> for OpenSession {
     type Future = BoxFuture<'static, Result<Response<SessionStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<NodeFrame>>) -> Self::Future {
-        let (shared, conn) = (self.0.clone(), self.1.clone());
+        let (shared, conn, greeting) = (self.0.clone(), self.1.clone(), self.2.clone());
         Box::pin(async move {
             let hub = shared.serving()?;
-            if conn.peer.is_none() {
+            let Some(peer) = &conn.peer else {
                 return Err(Status::unauthenticated("a session needs the node's certificate"));
+            };
+            // Its own first: what one node is refused must not be taken from the others.
+            if !shared.sessions_by_node.admit(peer.node_id, shared.clock.monotonic()) {
+                return Err(shared.come_back("too many sessions of this node"));
             }
             if let Err(wait) = shared.admission.admit(shared.clock.monotonic(), &*shared.rng) {
                 return Err(busy("too many nodes connect at once", wait));
             }
             let peer = shared.counted_peer(&hub, &conn).await?;
+            if !conn.hold_session() {
+                return Err(Status::failed_precondition("this connection carries a session, or did"));
+            }
             let live = hub.enter(|now| Session::new(peer, now), conn.kill.clone());
-            conn.hold_session();
-            let stream = SessionStream::new(hub, live, request.into_inner(), shared.metrics.clone());
+            let stream =
+                SessionStream::new(hub, live, request.into_inner(), greeting, shared.metrics.clone());
             Ok(Response::new(stream))
         })
     }

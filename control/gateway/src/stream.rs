@@ -12,6 +12,7 @@ use tonic::{Status, Streaming};
 use wire::proto::agent::{GatewayFrame, NodeFrame};
 
 use crate::Metrics;
+use crate::body::Greeting;
 use crate::hub::Hub;
 use crate::live::{Live, Next};
 use crate::session::{End, Input, Request};
@@ -22,6 +23,8 @@ pub(crate) struct SessionStream {
     incoming: Streaming<NodeFrame>,
     /// The one request to the store under way.
     asking: Option<BoxFuture<'static, Input>>,
+    /// Until the node is welcome.
+    greeting: Option<Arc<Greeting>>,
     metrics: Metrics,
     ended: bool,
 }
@@ -31,9 +34,10 @@ impl SessionStream {
         hub: Arc<Hub>,
         live: Arc<Live>,
         incoming: Streaming<NodeFrame>,
+        greeting: Arc<Greeting>,
         metrics: Metrics,
     ) -> Self {
-        Self { hub, live, incoming, asking: None, metrics, ended: false }
+        Self { hub, live, incoming, asking: None, greeting: Some(greeting), metrics, ended: false }
     }
 
     fn finish(&mut self, end: End) -> Poll<Option<Result<GatewayFrame, Status>>> {
@@ -85,6 +89,11 @@ impl Stream for SessionStream {
             {
                 this.asking = None;
                 this.hub.feed(&this.live, input);
+                if this.live.lock().core.key().is_some()
+                    && let Some(greeting) = this.greeting.take()
+                {
+                    greeting.over();
+                }
                 continue;
             }
             if !reads || this.hub.is_behind(&this.live) {

@@ -38,7 +38,7 @@ fn no_wait_is_longer_than_the_longest() {
 
 #[test]
 fn one_source_does_not_use_up_another_ones_joins() {
-    let sources = Sources::new(0.5, 2);
+    let sources = Each::new(0.5, 2);
     let (one, two): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
     assert!(sources.admit(one, SECOND) && sources.admit(one, SECOND));
     assert!(!sources.admit(one, SECOND));
@@ -48,21 +48,26 @@ fn one_source_does_not_use_up_another_ones_joins() {
 
 #[test]
 fn addresses_of_one_network_count_as_one() {
-    let sources = Sources::new(0.5, 1);
-    assert!(sources.admit("2001:db8::1".parse().unwrap(), SECOND));
-    assert!(!sources.admit("2001:db8::2".parse().unwrap(), SECOND));
-    assert!(sources.admit("2001:db8:0:1::1".parse().unwrap(), SECOND));
-    assert!(sources.admit("::ffff:192.0.2.1".parse().unwrap(), SECOND));
-    assert!(!sources.admit("192.0.2.1".parse().unwrap(), SECOND));
+    let sources = Each::new(0.5, 1);
+    assert!(sources.admit(counted_as("2001:db8::1".parse().unwrap()), SECOND));
+    assert!(!sources.admit(counted_as("2001:db8::2".parse().unwrap()), SECOND));
+    assert!(sources.admit(counted_as("2001:db8:0:1::1".parse().unwrap()), SECOND));
+    assert!(sources.admit(counted_as("::ffff:192.0.2.1".parse().unwrap()), SECOND));
+    assert!(!sources.admit(counted_as("192.0.2.1".parse().unwrap()), SECOND));
 }
 
 #[test]
-fn the_table_of_sources_is_bounded_and_forgets() {
-    let sources = Sources::new(1.0, 1);
-    for n in 0..u32::try_from(SOURCES_MAX).unwrap() {
-        assert!(sources.admit(IpAddr::V4(n.into()), SECOND));
+fn a_full_table_is_bounded_and_turns_no_newcomer_away() {
+    let each = Each::new(1.0, 2);
+    let flood: Vec<u32> = (0..u32::try_from(COUNTED_MAX).unwrap()).collect();
+    let at = |n: u32| SECOND + Duration::from_micros(u64::from(n));
+    assert!(flood.iter().all(|n| each.admit(*n, at(*n))));
+    for late in 1_000_000..1_001_000 {
+        assert!(each.admit(late, at(10_000)));
     }
-    let late: IpAddr = "198.51.100.1".parse().unwrap();
-    assert!(!sources.admit(late, SECOND));
-    assert!(sources.admit(late, 3 * SECOND));
+    assert!(each.levels.lock().unwrap().len() <= COUNTED_MAX);
+    // Who was seen last is still counted.
+    let last = *flood.last().unwrap();
+    assert!(each.admit(last, at(10_000)));
+    assert!(!each.admit(last, at(10_000)));
 }

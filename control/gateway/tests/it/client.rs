@@ -109,19 +109,31 @@ pub async fn renew(client: &mut Client, request: RenewRequest) -> Result<RenewRe
 pub struct Stream {
     pub out: mpsc::UnboundedSender<NodeFrame>,
     pub incoming: Streaming<GatewayFrame>,
-    _client: Client,
+    client: Client,
 }
 
 pub async fn try_session(mut client: Client) -> Result<Stream, Status> {
+    let (out, incoming) = directions(&mut client).await?;
+    Ok(Stream { out, incoming, client })
+}
+
+async fn directions(
+    client: &mut Client,
+) -> Result<(mpsc::UnboundedSender<NodeFrame>, Streaming<GatewayFrame>), Status> {
     client.ready().await.map_err(|err| Status::unavailable(err.to_string()))?;
     let (out, frames) = mpsc::unbounded();
     let codec = ProstCodec::<NodeFrame, GatewayFrame>::default();
     let path = http::uri::PathAndQuery::from_static(paths::SESSION);
     let answer = client.streaming(Request::new(frames), path, codec).await?;
-    Ok(Stream { out, incoming: answer.into_inner(), _client: client })
+    Ok((out, answer.into_inner()))
 }
 
 impl Stream {
+    /// A second session over the same connection.
+    pub async fn another(&mut self) -> Result<(), Status> {
+        directions(&mut self.client).await.map(drop)
+    }
+
     pub fn send(&self, frame: In) {
         // The gateway may have ended the stream: the test sees that when it reads.
         let _ = self.out.unbounded_send(NodeFrame { frame: Some(frame) });

@@ -214,3 +214,46 @@ async fn a_crowd_is_let_in_at_a_pace() {
     assert_eq!(waits.len(), 2, "{waits:?}");
     assert!(waits[1] > waits[0], "{waits:?}");
 }
+
+#[tokio::test]
+async fn a_node_that_floods_uses_up_its_own_admission_and_nobody_elses() {
+    let bench = Bench::new().await;
+    let (loud, quiet) = (bench.machine(), bench.machine());
+    let mut refused = 0;
+    for _ in 0..14 {
+        let client = dial(&bench.lab, bench.gateway.address, Some(&loud)).await;
+        if let Err(status) = try_session(client).await {
+            assert_eq!(status.code(), Code::Unavailable);
+            assert!(status.metadata().get(RETRY_PUSHBACK).is_some());
+            refused += 1;
+        }
+    }
+    assert!((1..=4).contains(&refused), "{refused}");
+    bench.open(&quiet).await;
+}
+
+#[tokio::test]
+async fn a_node_has_one_stream_that_did_not_say_its_hello() {
+    let bench = Bench::new().await;
+    let machine = bench.machine();
+    let session = || async {
+        let client = dial(&bench.lab, bench.gateway.address, Some(&machine)).await;
+        try_session(client).await.expect("it is taken")
+    };
+    let mut first = session().await;
+    let second = session().await;
+    assert_eq!(first.end().await.unwrap_err().code(), Code::Aborted);
+    second.send(In::Hello(hello(&machine)));
+    let mut second = second;
+    second.welcome().await;
+}
+
+#[tokio::test]
+async fn a_connection_carries_one_session() {
+    let bench = Bench::new().await;
+    let machine = bench.machine();
+    let mut stream = bench.open(&machine).await;
+    assert_eq!(stream.another().await.unwrap_err().code(), Code::FailedPrecondition);
+    stream.beat(1, 1);
+    assert!(matches!(stream.frame().await, Out::HeartbeatAck(_)));
+}
