@@ -18,7 +18,7 @@ use api::Idempotency;
 use bytes::Bytes;
 use futures::FutureExt;
 use kit::{Clock, Rng};
-use model::{ErrorCode, RequestId};
+use model::{ErrorCode, RequestId, UserId};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use store::Store;
@@ -37,8 +37,8 @@ use table::{Entry, Table};
 
 /// Bytes of a request body. The largest request, a node's labels or a policy, is under 100 KiB.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Tokens whose rate is remembered; a forgotten one starts anew with a full bucket.
-const RATE_TOKENS_MAX: usize = 16_384;
+/// Users whose rate is remembered; a forgotten one starts anew with a full bucket.
+const RATE_USERS_MAX: usize = 16_384;
 /// Addresses whose failed authentications are remembered.
 const RATE_ADDRESSES_MAX: usize = 16_384;
 /// Tokens that were good lately, by their hash.
@@ -51,7 +51,7 @@ const GROUPS_IN_OBSERVE_ONLY: [&str; 6] = ["bindings", "policies", "system", "te
 /// How much one caller may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallLimits {
-    /// Calls of one token.
+    /// Calls of one user, with all its tokens.
     pub calls: Rate,
     /// Calls from one address (one /64 of IPv6) whose token is not known. Each costs a look-up in the database.
     pub unknown: Rate,
@@ -86,7 +86,7 @@ pub struct Pipeline {
     store: Store,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    calls: Buckets<model::TokenId>,
+    calls: Buckets<UserId>,
     unknown: Buckets<IpAddr>,
     /// What spares a caller from paying for others behind the same address who guess.
     good: Mutex<Bounded<[u8; 32], ()>>,
@@ -113,7 +113,7 @@ impl Pipeline {
             store,
             clock,
             rng,
-            calls: Buckets::new(limits.calls, RATE_TOKENS_MAX),
+            calls: Buckets::new(limits.calls, RATE_USERS_MAX),
             unknown: Buckets::new(limits.unknown, RATE_ADDRESSES_MAX),
             good: Mutex::new(Bounded::new(GOOD_TOKENS_MAX)),
         })
@@ -156,23 +156,30 @@ impl Pipeline {
         let address = rate_address(source_ip);
         let now = self.clock.monotonic();
         let sha256: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        if !self.was_good(&sha256) {
-            let room = self.unknown.check(address, now);
+        let guess = !self.was_good(&sha256);
+        if guess {
+            // Taken before the answer is known, so that guesses made at once do not all pass before the first is counted.
+            let room = self.unknown.take(address, now);
             room.map_err(|wait| limited("too many calls without a valid token", wait))?;
         }
         let identity = match self.authentication.authenticate(token).await {
             Ok(identity) => identity,
             Err(Fault::Refused(error)) => {
                 self.good.lock().expect("no holder of this lock panics").remove(&sha256);
-                // The refusal stands whether or not there was something left to take.
-                let _ = self.unknown.take(address, now);
+                if !guess {
+                    // The refusal stands whether or not there was something left to take.
+                    let _ = self.unknown.take(address, now);
+                }
                 return Err(error);
             }
             Err(fault) => return Err(self.told(fault, method, request_id)),
         };
+        if guess {
+            self.unknown.give_back(address, now);
+        }
         self.good.lock().expect("no holder of this lock panics").insert(sha256, ());
-        let calls = self.calls.take(identity.principal.token_id, now);
-        calls.map_err(|wait| limited("too many calls with this token", wait))?;
+        let calls = self.calls.take(identity.principal.user_id, now);
+        calls.map_err(|wait| limited("too many calls by this user", wait))?;
         Ok(self.new_call(method, identity, source_ip, request_id))
     }
 

@@ -37,30 +37,42 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
 
     /// Takes one call at the monotonic time `now`, or says how long until there is one.
     pub fn take(&self, caller: K, now: Duration) -> Result<(), Duration> {
-        self.spend(caller, now, true)
-    }
-
-    /// Whether there is a call to take, without taking it.
-    pub fn check(&self, caller: K, now: Duration) -> Result<(), Duration> {
-        self.spend(caller, now, false)
-    }
-
-    fn spend(&self, caller: K, now: Duration, take: bool) -> Result<(), Duration> {
-        let cost_ns = 1_000_000_000 / u64::from(self.rate.per_second);
-        let full_ns = cost_ns * u64::from(self.rate.burst);
+        let cost_ns = self.cost_ns();
         let mut table = self.table.lock().expect("no holder of this lock panics");
-        let fresh = Bucket { credit_ns: full_ns, at: now };
-        let mut bucket = table.get(&caller).copied().unwrap_or(fresh);
-        let gained = u64::try_from(now.saturating_sub(bucket.at).as_nanos()).unwrap_or(u64::MAX);
-        bucket.credit_ns = bucket.credit_ns.saturating_add(gained).min(full_ns);
-        bucket.at = bucket.at.max(now);
+        let mut bucket = self.filled(table.get(&caller).copied(), now);
         let granted = bucket.credit_ns >= cost_ns;
         let missing = Duration::from_nanos(cost_ns.saturating_sub(bucket.credit_ns));
-        if granted && take {
+        if granted {
             bucket.credit_ns -= cost_ns;
         }
         table.insert(caller, bucket);
         if granted { Ok(()) } else { Err(missing) }
+    }
+
+    /// Gives back one call that was taken.
+    pub fn give_back(&self, caller: K, now: Duration) {
+        let mut table = self.table.lock().expect("no holder of this lock panics");
+        let mut bucket = self.filled(table.get(&caller).copied(), now);
+        bucket.credit_ns = (bucket.credit_ns + self.cost_ns()).min(self.full_ns());
+        table.insert(caller, bucket);
+    }
+
+    fn cost_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.rate.per_second)
+    }
+
+    fn full_ns(&self) -> u64 {
+        self.cost_ns() * u64::from(self.rate.burst)
+    }
+
+    /// The caller's bucket with what it gained until now.
+    fn filled(&self, kept: Option<Bucket>, now: Duration) -> Bucket {
+        let full_ns = self.full_ns();
+        let mut bucket = kept.unwrap_or(Bucket { credit_ns: full_ns, at: now });
+        let gained = u64::try_from(now.saturating_sub(bucket.at).as_nanos()).unwrap_or(u64::MAX);
+        bucket.credit_ns = bucket.credit_ns.saturating_add(gained).min(full_ns);
+        bucket.at = bucket.at.max(now);
+        bucket
     }
 }
 

@@ -293,8 +293,9 @@ pub trait DeliveryStore: Send + Sync + 'static {
         updates: Vec<ReportedUpdate>,
     ) -> Delivered<'a, Vec<(NodeId, CommandId)>>;
 
-    /// Stores the events above what is acknowledged for this journal, in order. Returns the sequence number stored up to; none when
-    /// the session or its journal is another by now.
+    /// Stores the events above what is acknowledged for this journal, in order. Returns the sequence number stored up to, which is
+    /// below the last one's when too many of the node's wait to be handled and none was stored; none when the session or its
+    /// journal is another by now.
     fn put_events<'a>(
         &'a self,
         lease: GatewayLease,

@@ -33,13 +33,15 @@ fn callers_do_not_share_a_bucket() {
 }
 
 #[test]
-fn checking_takes_nothing() {
-    let buckets = Buckets::new(Rate { per_second: 1, burst: 1 }, 8);
-    for _ in 0..5 {
-        assert_eq!(buckets.check("a", SECOND), Ok(()));
-    }
+fn what_is_given_back_can_be_taken_again_and_no_more() {
+    let buckets = Buckets::new(Rate { per_second: 1, burst: 2 }, 8);
+    assert_eq!(taken(&buckets, "a", SECOND), 2);
+    buckets.give_back("a", SECOND);
     assert_eq!(taken(&buckets, "a", SECOND), 1);
-    assert!(buckets.check("a", SECOND).is_err());
+    for _ in 0..5 {
+        buckets.give_back("a", SECOND);
+    }
+    assert_eq!(taken(&buckets, "a", SECOND), 2, "credit stops at the burst");
 }
 
 #[test]

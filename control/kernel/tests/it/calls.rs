@@ -1,12 +1,14 @@
 //! The pipeline's own rules, with ports that the test decides.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kernel::ports::iam::{AuthorizationPort, Resource, Verdict};
+use kernel::ports::iam::{AuthenticationPort, AuthorizationPort, Identity, Resource, Verdict};
+use kernel::rate::Rate;
 use kernel::testing::{self, allow_all, deny_all, invoke};
-use kernel::{BoxFuture, Call, Fault, Module, Pipeline};
+use kernel::{ApiError, BoxFuture, Call, Fault, Module, Pipeline, Principal};
 use kit::{OsRng, Rng, SystemClock};
-use model::{TenantId, UserId};
+use model::{ErrorCode, TenantId, UserId};
 use serde_json::json;
 use testkit::db;
 
@@ -141,4 +143,77 @@ async fn a_composition_that_does_not_fit_the_table_does_not_start() {
     let mut unknown = quotas();
     unknown.methods[0].0 = "quotas.frobnicate";
     assert!(start(&[unknown]).contains("no row"));
+}
+
+/// Takes tokens that begin with `good`, each a token of its own of one user, and counts who it was asked about.
+struct ManyTokens {
+    user_id: UserId,
+    tenant_id: TenantId,
+    asked: AtomicUsize,
+}
+
+impl AuthenticationPort for ManyTokens {
+    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Fault>> {
+        Box::pin(async move {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            // Others get their turn, as while a database is asked.
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            if !token.starts_with("good") {
+                return Err(ApiError::new(ErrorCode::Unauthenticated, "unknown").into());
+            }
+            let token_id = (&OsRng as &dyn Rng).id(testing::now());
+            let principal = Principal { token_id, ..testing::principal(self.user_id, self.tenant_id) };
+            Ok(Identity { principal, now: testing::now(), iam_version: None, observe_only: false })
+        })
+    }
+}
+
+async fn limited(db: &testkit::TestDb, calls: Rate, unknown: Rate) -> (Arc<ManyTokens>, Pipeline) {
+    let (user_id, tenant_id) = ids();
+    let port = Arc::new(ManyTokens { user_id, tenant_id, asked: AtomicUsize::new(0) });
+    let limits = kernel::CallLimits { calls, unknown };
+    let (clock, rng) = (Arc::new(SystemClock::new()), Arc::new(OsRng));
+    let pipeline =
+        Pipeline::new(&[quotas()], port.clone(), allow_all(), db.store.clone(), clock, rng, limits);
+    (port, pipeline.expect("the module fits the table"))
+}
+
+const PLENTY: Rate = Rate { per_second: 1, burst: 1000 };
+
+#[tokio::test]
+async fn guesses_made_at_once_are_counted_before_they_are_answered() {
+    let db = db().await;
+    let (port, pipeline) = limited(&db, PLENTY, Rate { per_second: 1, burst: 5 }).await;
+    let guesses: Vec<String> = (0..100).map(|at| format!("guess-{at}")).collect();
+    let calls = guesses.iter().map(|guess| invoke(&pipeline, Some(guess), "quotas.list", json!({})));
+    let told = futures::future::join_all(calls).await;
+    let limited = told.iter().filter(|told| told.code() == "RATE_LIMITED").count();
+    assert!(limited >= 90, "{limited} were limited");
+    assert!(port.asked.load(Ordering::SeqCst) <= 10, "each look-up is one that was paid for");
+}
+
+#[tokio::test]
+async fn a_good_token_gives_back_what_it_took_as_a_guess() {
+    let db = db().await;
+    let (_, pipeline) = limited(&db, PLENTY, Rate { per_second: 1, burst: 1 }).await;
+    for at in 0..20 {
+        let token = format!("good-{at}");
+        assert_eq!(invoke(&pipeline, Some(&token), "quotas.list", json!({})).await.code(), "ok");
+    }
+}
+
+#[tokio::test]
+async fn a_user_has_one_rate_with_all_its_tokens() {
+    let db = db().await;
+    let (_, pipeline) = limited(&db, Rate { per_second: 1, burst: 3 }, PLENTY).await;
+    let mut codes = Vec::new();
+    for at in 0..12 {
+        let token = format!("good-{at}");
+        let told = invoke(&pipeline, Some(&token), "quotas.list", json!({})).await;
+        codes.push(told.code().to_owned());
+    }
+    assert!(codes[..3].iter().all(|code| code == "ok"), "{codes:?}");
+    assert!(codes[3..].contains(&"RATE_LIMITED".to_owned()), "{codes:?}");
 }
