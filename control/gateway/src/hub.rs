@@ -284,8 +284,18 @@ impl Hub {
                 Ok(Answer::Open(opened.map(Box::new)))
             }
             Request::Events { journal_id, events } => {
+                if !live.lock().core.takes_events() {
+                    return Ok(Answer::EventsRefused);
+                }
+                let session = session()?;
+                let last = events.last().map_or(0, |event| event.seq);
                 self.metrics.call("put_events");
-                Ok(Answer::Events(self.store.put_events(self.lease, session()?, journal_id, events).await?))
+                let stored = self.store.put_events(self.lease, session, journal_id, events).await?;
+                if stored.is_some_and(|stored| stored < last) {
+                    tracing::warn!(node_id = %session.node_id, "too many events of a node wait to be handled: no more are stored");
+                    return Ok(Answer::EventsRefused);
+                }
+                Ok(Answer::Events(stored))
             }
             Request::Inventory(sections) => {
                 let stored: Vec<(SectionName, String)> = sections

@@ -25,6 +25,7 @@ mod hashes;
 mod hello;
 mod incoming;
 mod outgoing;
+mod pace;
 mod report;
 
 pub use report::Violation;
@@ -32,11 +33,14 @@ pub use report::Violation;
 use credits::Credits;
 use hashes::Hashes;
 use hello::Greeting;
+use pace::Pace;
 
 /// Requests to the store that a session may have under way: past it, its frames wait in the network.
 const REQUESTS_MAX: usize = 4;
 /// Command updates under way to the store, of one session. A node has at most 22 commands running.
 const UPDATES_MAX: usize = 64;
+/// How long a node whose events were refused stays before it is asked to come again with them.
+const EVENTS_PAUSE: Duration = Duration::from_secs(60);
 /// Heartbeats that may be missing on an open stream before it is closed.
 const SILENT_HEARTBEATS: u32 = 5;
 
@@ -111,6 +115,8 @@ pub enum Answer {
         acknowledged: Vec<CommandId>,
     },
     Events(Option<u64>),
+    /// Too many of the node's events wait to be handled.
+    EventsRefused,
     Inventory(Vec<(SectionName, String)>),
     Spec {
         spec: Option<StoredSpec>,
@@ -176,6 +182,12 @@ pub struct Session {
     status: Option<Box<ReportedStatus>>,
     requests: usize,
     updates: usize,
+    pace: Pace,
+    /// Events came faster than they may: nothing is read until that is made up for.
+    slowed: bool,
+    /// Since when events are refused. None of this session is taken after one that was not: its acknowledgement would stand for
+    /// both.
+    events_refused: Option<Duration>,
     draining: bool,
 }
 
@@ -197,6 +209,9 @@ impl Session {
             status: None,
             requests: 0,
             updates: 0,
+            pace: Pace::new(now.monotonic),
+            slowed: false,
+            events_refused: None,
             draining: false,
         }
     }
@@ -214,10 +229,15 @@ impl Session {
     pub fn reads(&self) -> bool {
         match self.phase {
             Phase::Greeting | Phase::Settling { .. } | Phase::Open => {
-                self.requests < REQUESTS_MAX && self.updates < UPDATES_MAX
+                !self.slowed && self.requests < REQUESTS_MAX && self.updates < UPDATES_MAX
             }
             Phase::Opening(_) | Phase::Ended => false,
         }
+    }
+
+    /// Whether events may be stored.
+    pub fn takes_events(&self) -> bool {
+        self.events_refused.is_none()
     }
 
     pub fn is_over(&self) -> bool {
@@ -292,8 +312,16 @@ impl Session {
         };
         if !self.reads() {
             self.heard = now.monotonic;
+            self.slowed = self.pace.is_ahead(now.monotonic);
         } else if now.monotonic.saturating_sub(self.heard) > patience {
-            self.end(End::Silent, effects);
+            return self.end(End::Silent, effects);
+        }
+        // It sends again what is not acknowledged only to a session that is new.
+        if let Some(since) = self.events_refused
+            && !self.draining
+            && now.monotonic.saturating_sub(since) > EVENTS_PAUSE
+        {
+            self.drain("events wait to be handled", Duration::ZERO, effects);
         }
     }
 

@@ -10,6 +10,9 @@ use uuid::Uuid;
 
 use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64, to_u64};
 
+/// Events of one node that wait to be handled. Past it the node keeps them: its journal is bounded, this table is everybody's.
+const EVENTS_WAITING_MAX: i64 = 20_000;
+
 impl PgDelivery {
     pub(super) async fn store_events(
         &self,
@@ -126,6 +129,9 @@ async fn events_in(
     let acked: i64 = held.get("acked_event_seq");
     let fresh: Vec<&ReportedEvent> = events.iter().filter(|event| to_i64(event.seq) > acked).collect();
     let Some(last) = fresh.last() else { return Ok(Some(to_u64(acked))) };
+    if tx.query_opt(&sql::EVENTS_FULL, &[&node_id, &(EVENTS_WAITING_MAX - 1)]).await?.is_some() {
+        return Ok(Some(to_u64(acked)));
+    }
     let last = to_i64(last.seq);
     let seqs: Vec<i64> = fresh.iter().map(|event| to_i64(event.seq)).collect();
     let classes: Vec<i16> = fresh.iter().map(|event| i16::try_from(event.class).unwrap_or(0)).collect();

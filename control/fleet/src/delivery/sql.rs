@@ -234,6 +234,11 @@ pub const SESSION_JOURNAL: Sql = sql(
        AND g.expires_at > compute_now() AND s.closed_at IS NULL
      FOR NO KEY UPDATE OF s",
 );
+/// A row once as many of the node's events wait as may.
+pub const EVENTS_FULL: Sql = sql(
+    "events_full",
+    "SELECT 1 AS full FROM node_events WHERE node_id = $1 AND handled_at IS NULL OFFSET $2 LIMIT 1",
+);
 pub const EVENTS_INSERT: Sql = sql(
     "events_insert",
     "INSERT INTO node_events (node_id, journal_id, seq, class, report, signature, key_sha256, observed_at)
@@ -344,6 +349,7 @@ pub const STATEMENTS: &[Sql] = &[
     COMMANDS_MOVE,
     COMMANDS_RESULT,
     SESSION_JOURNAL,
+    EVENTS_FULL,
     EVENTS_INSERT,
     EVENTS_ACKED,
     STATUSES_PUT,

@@ -51,7 +51,11 @@ impl Hub {
     fn look_at(&self, live: &Live, unsaved: &mut Unsaved) {
         let now = self.now();
         let mut inner = live.lock();
+        let read = inner.core.reads();
         inner.feed(&self.terms, Input::Tick, now);
+        if !read && inner.core.reads() {
+            live.wake();
+        }
         unsaved.beats.extend(inner.core.take_beat());
         if let Some(mut status) = inner.core.take_status() {
             let before = unsaved.statuses.remove(&status.session.node_id);

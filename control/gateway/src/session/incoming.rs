@@ -1,6 +1,7 @@
 //! What a node's frames do.
 
 use kernel::ports::delivery::SessionKey;
+use prost::Message;
 use wire::paths::PROTOCOL_MIN;
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::node_frame::Frame as In;
@@ -49,7 +50,7 @@ impl Session {
             }
             In::Events(batch) => self.events(batch, now, effects)?,
             In::SpecRequest(request) => self.spec_request(&request, effects),
-            In::Inventory(report) => self.inventory(report, key, effects)?,
+            In::Inventory(report) => self.inventory(report, key, now, effects)?,
         }
         Ok(())
     }
@@ -132,8 +133,10 @@ impl Session {
         let Some(journal_id) = self.journal_id.filter(|held| batch.journal_id == held.to_string()) else {
             return Ok(());
         };
+        self.pace.events(batch.events.len(), batch.encoded_len(), now.monotonic);
+        self.slowed = self.pace.is_ahead(now.monotonic);
         let events = report::events(batch, now.server)?;
-        if !events.is_empty() {
+        if !events.is_empty() && self.takes_events() {
             self.request(Request::Events { journal_id, events }, effects);
         }
         Ok(())
@@ -143,8 +146,12 @@ impl Session {
         &mut self,
         report: InventoryReport,
         key: SessionKey,
+        now: Now,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
+        if !self.pace.inventory(report.encoded_len(), now.monotonic) {
+            return Err(Violation { frame: "inventory report", field: "rate" });
+        }
         let sections = report::inventory(report, key)?;
         if !sections.is_empty() {
             self.request(Request::Inventory(sections), effects);

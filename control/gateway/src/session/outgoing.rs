@@ -184,6 +184,10 @@ impl Session {
                     _ => self.end(End::TakenOver, effects),
                 }
             }
+            Answer::EventsRefused => {
+                self.answered();
+                self.events_refused.get_or_insert(now.monotonic);
+            }
             Answer::Inventory(sections) => {
                 self.answered();
                 sections.iter().for_each(|(name, hash)| self.stored.set(*name, hash));
