@@ -73,7 +73,8 @@ macro_rules! conformance_tests {
             a_node_cannot_move_another_nodes_command, an_unknown_result_is_acknowledged,
             updates_of_many_nodes_land_together, events_are_stored_once_and_in_order,
             events_of_another_journal_are_not_taken, a_journal_that_comes_back_is_known,
-            the_latest_status_wins_and_observed_never_falls, inventory_is_asked_for_where_it_differs,
+            the_latest_status_wins_and_observed_never_falls,
+            a_hello_claims_no_generation_that_does_not_exist, inventory_is_asked_for_where_it_differs,
             specs_are_found_behind, a_spec_is_not_found_for_a_session_that_is_anothers,
             heartbeats_name_the_sessions_that_are_lost, a_request_is_answered_refused_or_times_out);
     };

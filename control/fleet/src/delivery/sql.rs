@@ -71,11 +71,12 @@ pub const EVENTS_SEQ_MAX: Sql = sql(
     "events_seq_max",
     "SELECT coalesce(max(seq), 0) AS seq FROM node_events WHERE node_id = $1 AND journal_id = $2",
 );
+/// A node stands at no spec that does not exist, as in `STATUSES_PUT`.
 pub const STATUS_HELLO: Sql = sql(
     "status_hello",
     "INSERT INTO node_status (node_id, session_epoch, agent_version, protocol, capabilities, trust_version,
        applied_generation, observed_generation, applied_spec_hash)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+     SELECT node_id, $2, $3, $4, $5, $6, least($7, generation), least($8, generation), $9 FROM nodes WHERE node_id = $1
      ON CONFLICT (node_id) DO UPDATE SET session_epoch = excluded.session_epoch,
        agent_version = excluded.agent_version, protocol = excluded.protocol, capabilities = excluded.capabilities,
        trust_version = excluded.trust_version, applied_generation = excluded.applied_generation,

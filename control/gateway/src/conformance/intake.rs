@@ -67,6 +67,16 @@ pub async fn the_latest_status_wins_and_observed_never_falls(world: &dyn World) 
     assert_eq!(world.status(hello.node_id).await, Some(("d".to_owned(), 9)));
 }
 
+pub async fn a_hello_claims_no_generation_that_does_not_exist(world: &dyn World) {
+    let bench = Bench::new(world).await;
+    let mut hello = bench.node().await;
+    world.put_spec(spec(hello.node_id, 3)).await;
+    hello.observed_generation = u64::MAX;
+    let (session, _) = bench.open(&hello).await;
+    bench.store.put_statuses(bench.lease, vec![status(session, 0, "a")]).await.unwrap();
+    assert_eq!(world.status(hello.node_id).await, Some(("a".to_owned(), 3)));
+}
+
 pub async fn inventory_is_asked_for_where_it_differs(world: &dyn World) {
     let bench = Bench::new(world).await;
     let mut hello = bench.node().await;
