@@ -1,10 +1,11 @@
 //! One call from its bytes to its answer.
 //!
 //! ```text
-//! route -> size -> authenticate -> rate -> parse -> handler { decide, change } -> audit -> answer
+//! route -> authenticate -> rate -> size -> parse -> handler { decide, change } -> audit -> answer
 //! ```
 //!
-//! A caller is known before its body is read as JSON, so that who is not known costs one look-up and learns nothing.
+//! A caller is known before its body is there: [`Pipeline::open`] before it is read, [`Pipeline::finish`] with it. Who is
+//! not known costs one look-up, fills no memory and learns nothing.
 
 mod answer;
 mod table;
@@ -43,6 +44,8 @@ const RATE_USERS_MAX: usize = 16_384;
 const RATE_ADDRESSES_MAX: usize = 16_384;
 /// Tokens that were good lately, by their hash.
 const GOOD_TOKENS_MAX: usize = 16_384;
+/// How long what a look-up of the caller said is gone by.
+const CALLER_KEPT: Duration = Duration::from_secs(1);
 
 /// Groups whose methods change things also while the deployment is observe-only: who may come in has to be manageable
 /// then, and so has the end of it. Everything else is intent, which would be written over what the database forgot.
@@ -76,6 +79,21 @@ pub struct Incoming<'a> {
     pub deadline: Duration,
     /// The caller's own id for the request, else one is made.
     pub request_id: Option<RequestId>,
+}
+
+/// A call whose caller is known and whose body is not.
+pub struct Opened {
+    call: Arc<Call>,
+    started: Duration,
+    /// When the caller was last looked up.
+    looked_up: Duration,
+}
+
+impl Opened {
+    /// The user who calls.
+    pub fn user_id(&self) -> UserId {
+        self.call.principal.user_id
+    }
 }
 
 /// Runs calls. Share it in an `Arc`.
@@ -131,15 +149,56 @@ impl Pipeline {
     /// Runs one call. Never fails: what goes wrong is in the answer.
     pub async fn call(&self, incoming: Incoming<'_>) -> Answer {
         let request_id = incoming.request_id.unwrap_or_else(|| self.request_id());
+        match self.open(incoming.method, incoming.bearer, incoming.source_ip, request_id).await {
+            Ok(opened) => self.finish(opened, incoming.body, incoming.deadline).await,
+            Err(answer) => answer,
+        }
+    }
+
+    /// Who calls what, before anything of the body is read. The answer when that is refused.
+    pub async fn open(
+        &self,
+        method: &str,
+        bearer: Option<&str>,
+        source_ip: IpAddr,
+        request_id: RequestId,
+    ) -> Result<Opened, Answer> {
         let started = self.clock.monotonic();
-        let entry = self.table.get(incoming.method);
-        let result = match &entry {
-            Ok(entry) => self.run(entry, &incoming, request_id).await,
-            Err(error) => Err(error.clone()),
+        let refused = |method, error| {
+            let took = self.clock.monotonic().saturating_sub(started);
+            Answer::new(request_id, method, took, Err(error))
         };
-        let method = entry.ok().map(|entry| entry.row.name);
+        let entry = self.table.get(method).map_err(|error| refused(None, error))?;
+        let begun = self.begin(entry.row.name, bearer, source_ip, request_id).await;
+        let call = begun.map_err(|error| refused(Some(entry.row.name), error))?;
+        Ok(Opened { call, started, looked_up: started })
+    }
+
+    /// Looks the caller up again when its body took its time, since it may be revoked by now.
+    pub async fn reopen(&self, opened: Opened, bearer: Option<&str>) -> Result<Opened, Answer> {
+        let looked_up = self.clock.monotonic();
+        if looked_up.saturating_sub(opened.looked_up) < CALLER_KEPT {
+            return Ok(opened);
+        }
+        let (method, request_id) = (opened.call.method, opened.call.request_id);
+        match self.again(&opened.call, bearer.unwrap_or_default()).await {
+            Ok(call) => Ok(Opened { call, looked_up, ..opened }),
+            Err(error) => {
+                let took = looked_up.saturating_sub(opened.started);
+                Err(Answer::new(request_id, Some(method), took, Err(error)))
+            }
+        }
+    }
+
+    /// Runs what was opened. Never fails: what goes wrong is in the answer.
+    pub async fn finish(&self, opened: Opened, body: Bytes, deadline: Duration) -> Answer {
+        let Opened { call, started, .. } = opened;
+        let result = match self.table.get(call.method) {
+            Ok(entry) => self.run(entry, &call, &body, deadline).await,
+            Err(error) => Err(error),
+        };
         let took = self.clock.monotonic().saturating_sub(started);
-        Answer::new(request_id, method, took, result)
+        Answer::new(call.request_id, Some(call.method), took, result)
     }
 
     /// Who calls, as every call begins: also for what is no method, like the event stream. `method` names it in the audit.
@@ -217,26 +276,27 @@ impl Pipeline {
     async fn run(
         &self,
         entry: &Entry,
-        incoming: &Incoming<'_>,
-        request_id: RequestId,
+        call: &Arc<Call>,
+        body: &Bytes,
+        deadline: Duration,
     ) -> Result<Value, ApiError> {
-        if incoming.body.len() > BODY_BYTES_MAX {
+        if body.len() > BODY_BYTES_MAX {
             return Err(too_large());
         }
-        let call = self.begin(entry.row.name, incoming.bearer, incoming.source_ip, request_id).await?;
+        let request_id = call.request_id;
         let reads = entry.row.idempotency == Idempotency::Read;
-        let result = match json::parse(&incoming.body) {
+        let result = match json::parse(body) {
             _ if call.observe_only && !reads && !GROUPS_IN_OBSERVE_ONLY.contains(&entry.row.parts().0) => {
                 Err(observe_only())
             }
-            Ok(body) => self.handle(entry, &call, body, incoming.deadline).await,
+            Ok(body) => self.handle(entry, call, body, deadline).await,
             Err(invalid) => Err(ApiError::invalid("", invalid.to_string())),
         };
         if reads {
             return result;
         }
         let code = result.as_ref().err().map(|error| error.code);
-        match audit::finish(&self.store, &call, code).await {
+        match audit::finish(&self.store, call, code).await {
             Ok(()) => result,
             // A change has its entry already. What changed nothing may not pass for done without one.
             Err(err) => {

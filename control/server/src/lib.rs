@@ -1,7 +1,7 @@
 //! The HTTP front: routes from the method table, the event stream, health and metrics.
 //!
 //! ```text
-//! accept -> TLS -> client's address -> route -> kernel::Pipeline -> JSON
+//! accept -> TLS -> client's address -> route -> caller -> body -> kernel::Pipeline -> JSON
 //!                                        +----> event stream
 //! ```
 //!
@@ -9,6 +9,7 @@
 
 mod address;
 mod answer;
+mod bodies;
 mod health;
 mod metrics;
 mod routes;
@@ -110,6 +111,7 @@ struct Shared {
     openapi: bytes::Bytes,
     discovery: bytes::Bytes,
     streams: stream::Streams,
+    bodies: bodies::Bodies,
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use axum::routing::{any, get, post};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use kernel::pipeline::{BODY_BYTES_MAX, too_large};
-use kernel::{ApiError, Incoming};
+use kernel::pipeline::{BODY_BYTES_MAX, Opened, too_large};
+use kernel::{Answer, ApiError};
 use kit::TaskKind;
 use model::{ErrorCode, RequestId};
 use serde_json::json;
@@ -23,6 +23,7 @@ use tracing::Instrument;
 use zeroize::Zeroizing;
 
 use crate::answer::{REQUEST_ID, json, plain, refuse, refuse_as, respond};
+use crate::bodies::Room;
 use crate::{Shared, address, stream};
 
 const CALL: TaskKind = TaskKind::isolated("api_call");
@@ -79,33 +80,29 @@ async fn call(
     let origin = origin(&shared, peer, &headers);
     let request_id = origin.request_id;
     let span = tracing::info_span!("call", %request_id, trace_id = trace_id(&headers));
-    let body = match read(&headers, body).instrument(span.clone()).await {
-        Ok(body) => body,
-        Err((status, error)) => return refuse_as(status, request_id, error),
-    };
-    let token = bearer(&headers).map(|token| Zeroizing::new(token.to_owned()));
-    // A task of its own: a client that goes away takes nothing back, least of all the audit entry of what it tried.
+    // A task of its own: a client that goes away after its request takes nothing back, least of all the audit entry of what
+    // it tried.
     let (told, answer) = oneshot::channel();
     let serving = shared.clone();
     shared.running.supervisor.spawn(CALL, move |_| {
         let serve = async move {
-            let incoming = Incoming {
-                method: &format!("{group}.{method}"),
-                body,
-                bearer: token.as_deref().map(String::as_str),
-                source_ip: origin.source_ip,
-                deadline: serving.config.deadline,
-                request_id: Some(request_id),
+            let method = format!("{group}.{method}");
+            let response = match open(&serving, &origin, &method, &headers, body).await {
+                Ok((opened, body, room)) => {
+                    let answer = serving.pipeline.finish(opened, body, serving.config.deadline).await;
+                    drop(room);
+                    serving.metrics.called(&answer);
+                    respond(answer)
+                }
+                Err(response) => *response,
             };
-            let answer = serving.pipeline.call(incoming).await;
-            serving.metrics.called(&answer);
-            let _ = told.send(answer);
+            let _ = told.send(response);
             Ok::<(), Infallible>(())
         };
         serve.instrument(span)
     });
     match answer.await {
-        Ok(answer) => respond(answer),
+        Ok(response) => response,
         Err(_) => {
             let error = ApiError::new(
                 ErrorCode::Unavailable,
@@ -116,13 +113,45 @@ async fn call(
     }
 }
 
+/// The caller first, then room for its body, then the body: who is not known fills no memory here.
+async fn open(
+    shared: &Shared,
+    origin: &Origin,
+    method: &str,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Opened, Bytes, Option<Room>), Box<Response>> {
+    let request_id = origin.request_id;
+    let refused = |answer: Answer| {
+        shared.metrics.called(&answer);
+        Box::new(respond(answer))
+    };
+    let refused_as = |(status, error)| Box::new(refuse_as(status, request_id, error));
+    let bytes = announced(headers, &body).map_err(refused_as)?;
+    let token = bearer(headers).map(|token| Zeroizing::new(token.to_owned()));
+    let token = token.as_deref().map(String::as_str);
+    let opened = shared.pipeline.open(method, token, origin.source_ip, request_id).await.map_err(refused)?;
+    let room = shared.bodies.room(opened.user_id(), bytes);
+    let room = room.map_err(|error| Box::new(refuse(request_id, error)))?;
+    let body = read(headers, body).await.map_err(refused_as)?;
+    let opened = shared.pipeline.reopen(opened, token).await.map_err(refused)?;
+    Ok((opened, body, room))
+}
+
+/// Bytes that the body may come to.
+fn announced(headers: &HeaderMap, body: &Body) -> Result<usize, (StatusCode, ApiError)> {
+    if hyper::body::Body::is_end_stream(body) {
+        return Ok(0);
+    }
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    match length.unwrap_or(BODY_BYTES_MAX) {
+        length if length > BODY_BYTES_MAX => Err((StatusCode::PAYLOAD_TOO_LARGE, too_large())),
+        length => Ok(length),
+    }
+}
+
 /// Reads the body, up to the size and the time it may take.
 async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, (StatusCode, ApiError)> {
-    let length =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
-        return Err((StatusCode::PAYLOAD_TOO_LARGE, too_large()));
-    }
     let collected = tokio::time::timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     let body = match collected {
         Ok(Ok(collected)) => collected.to_bytes(),

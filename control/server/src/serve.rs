@@ -38,6 +38,11 @@ const H2_STREAMS_MAX: u32 = 128;
 const H2_KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Bytes of one request's headers.
 const HEADER_BYTES_MAX: u32 = 32 * 1024;
+/// What one connection may have sent that nobody asked for yet: of HTTP/1 the read buffer, of HTTP/2 the windows. A body
+/// is asked for once its caller is known.
+const UNREAD_BYTES_MAX: usize = 64 * 1024;
+const H2_STREAM_WINDOW: u32 = 64 * 1024;
+const H2_CONNECTION_WINDOW: u32 = 256 * 1024;
 /// After a failed accept, usually for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -117,6 +122,7 @@ async fn shared(
         openapi: Bytes::from(api::openapi().to_string()),
         discovery: Bytes::from(config.discovery.to_string()),
         streams: stream::Streams::default(),
+        bodies: crate::bodies::Bodies::default(),
         pipeline,
         running,
         config,
@@ -185,12 +191,18 @@ where
         request.map(axum::body::Body::new)
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(UNREAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS_MAX)
         .max_header_list_size(HEADER_BYTES_MAX)
+        .initial_stream_window_size(H2_STREAM_WINDOW)
+        .initial_connection_window_size(H2_CONNECTION_WINDOW)
         .keep_alive_interval(H2_KEEP_ALIVE);
     let connection = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);

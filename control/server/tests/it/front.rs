@@ -278,7 +278,7 @@ async fn what_a_client_tried_is_entered_though_it_went_away() {
     );
     use tokio::io::AsyncWriteExt;
     let (world, text) = (&world, &text);
-    // The call is held up at its first statement until its client is gone.
+    // The call is held up at its decision, its request read, until its client is gone.
     let held: Result<(), store::StoreError> = world
         .db
         .store
@@ -299,7 +299,7 @@ async fn what_a_client_tried_is_entered_though_it_went_away() {
     until_count(world, entries, 1).await;
 }
 
-const LOCK: store::Sql = store::sql("lock_users", "LOCK TABLE users IN ACCESS EXCLUSIVE MODE");
+const LOCK: store::Sql = store::sql("lock_bindings", "LOCK TABLE bindings IN ACCESS EXCLUSIVE MODE");
 const WAITING: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
@@ -326,4 +326,55 @@ async fn until_alone(world: &World) {
         }
     })
     .await;
+}
+
+/// Announces a body of one mebibyte and sends a little of it.
+async fn announce(world: &World, token: &str) -> tokio::net::TcpStream {
+    use tokio::io::AsyncWriteExt;
+    let mut socket = tokio::net::TcpStream::connect(world.address()).await.unwrap();
+    let head = format!(
+        "POST /api/compute/tenants/list HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: 1048576\r\n\r\n{{"
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket
+}
+
+async fn status(socket: &mut tokio::net::TcpStream) -> String {
+    use tokio::io::AsyncReadExt;
+    let mut answer = [0; 12];
+    let read = tokio::time::timeout(BOUND, socket.read_exact(&mut answer));
+    read.await.expect("the answer does not wait for the body").expect("there is one");
+    String::from_utf8(answer[9..].to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_callers_who_are_not_known_are_not_waited_for() {
+    let world = World::new().await;
+    let mut sockets = Vec::new();
+    for _ in 0..200 {
+        sockets.push(announce(&world, "bct_nobody").await);
+    }
+    let mut told = Vec::new();
+    for socket in &mut sockets {
+        told.push(status(socket).await);
+    }
+    assert!(told.iter().all(|status| status == "401" || status == "429"), "{told:?}");
+    assert!(told.contains(&"401".to_owned()) && told.contains(&"429".to_owned()), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_user_has_room_for_so_many_large_bodies_at_once() {
+    let world = World::new().await;
+    let mut answers = tokio::task::JoinSet::new();
+    // Sixteen have room and say nothing more; every other one is told at once.
+    for _ in 0..20 {
+        let mut socket = announce(&world, &world.admin).await;
+        answers.spawn(async move { status(&mut socket).await });
+    }
+    for _ in 0..4 {
+        assert_eq!(answers.join_next().await.expect("one is told").expect("it is read"), "503");
+    }
+    assert_eq!(world.post(&world.admin, "tenants.list", "{}").await.status, 200, "small ones go by");
+    assert!(answers.try_join_next().is_none(), "the others are waited for");
 }
