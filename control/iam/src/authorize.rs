@@ -22,8 +22,10 @@ const TENANTS_MAX: usize = 16_384;
 /// rather than decided in part.
 pub(crate) const BINDINGS_MAX: i64 = 64;
 
-/// What a user holds, by the tenant in which it is held; nothing for a tenant in which it holds nothing.
-type Held = BTreeMap<TenantId, Option<Arc<Compiled>>>;
+/// What a user holds in one tenant, if anything.
+type HeldIn = Option<Arc<Compiled>>;
+/// What a user holds, by the tenant in which it is held.
+type Held = BTreeMap<TenantId, HeldIn>;
 
 /// The authorization port. Caches by user, tenant and version: a changed binding or policy holds from the next call on.
 ///
@@ -31,7 +33,7 @@ type Held = BTreeMap<TenantId, Option<Arc<Compiled>>>;
 /// neither slows it nor breaks it.
 pub struct Authorizer {
     store: Store,
-    held: Mutex<Bounded<(UserId, TenantId), (i64, Option<Arc<Compiled>>)>>,
+    held: Mutex<Bounded<(UserId, TenantId), (i64, HeldIn)>>,
     /// A tenant never moves, so its way to the root is true for good.
     ways: Mutex<Bounded<TenantId, Arc<[TenantId]>>>,
 }
