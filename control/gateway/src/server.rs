@@ -43,7 +43,7 @@ const JOINS_PER_SECOND: f64 = 5.0;
 const JOINS_BURST: u32 = 64;
 /// Sessions of one node: some tries in a row, and then one in a while.
 const NODE_SESSIONS_PER_SECOND: f64 = 0.2;
-const NODE_SESSIONS_BURST: u32 = 10;
+const NODE_SESSIONS_BURST: u32 = 20;
 /// What sessions that are not greeted yet hold together beyond what each may: thirty of the largest Hellos, with the whole spec.
 const HELLO_BYTES_MAX: usize = 128 << 20;
 /// Connections without a certificate have an eighth of all places: strangers must not keep nodes out, and one address has an

@@ -220,7 +220,7 @@ async fn a_node_that_floods_uses_up_its_own_admission_and_nobody_elses() {
     let bench = Bench::new().await;
     let (loud, quiet) = (bench.machine(), bench.machine());
     let mut refused = 0;
-    for _ in 0..14 {
+    for _ in 0..25 {
         let client = dial(&bench.lab, bench.gateway.address, Some(&loud)).await;
         if let Err(status) = try_session(client).await {
             assert_eq!(status.code(), Code::Unavailable);
@@ -228,7 +228,7 @@ async fn a_node_that_floods_uses_up_its_own_admission_and_nobody_elses() {
             refused += 1;
         }
     }
-    assert!((1..=4).contains(&refused), "{refused}");
+    assert!((1..=5).contains(&refused), "{refused}");
     bench.open(&quiet).await;
 }
 
