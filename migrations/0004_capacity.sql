@@ -39,7 +39,7 @@ DROP TRIGGER IF EXISTS node_capacity_marked ON node_capacity;
 CREATE TRIGGER node_capacity_marked BEFORE INSERT OR UPDATE ON node_capacity
   FOR EACH ROW EXECUTE FUNCTION node_capacity_mark();
 
--- A bookable whole: a GPU by its UUID. An atom that is gone from the inventory stays as absent while booked.
+-- A bookable whole: a GPU by its UUID. An atom that is gone from the inventory stays as absent while booked, and no longer.
 CREATE TABLE IF NOT EXISTS atoms (
   node_id      uuid NOT NULL REFERENCES nodes,
   atom         text NOT NULL,
@@ -53,10 +53,20 @@ CREATE TABLE IF NOT EXISTS atoms (
   health       text NOT NULL CHECK (health IN ('healthy', 'unhealthy', 'absent')),
   health_reason text NOT NULL DEFAULT '',
   health_at    timestamptz NOT NULL DEFAULT compute_now(),
+  -- Whether it is booked: kept by a trigger of the bookings, for the index below.
+  held         boolean NOT NULL DEFAULT false,
   PRIMARY KEY (node_id, atom)
 );
--- One GPU is in one machine.
-CREATE UNIQUE INDEX IF NOT EXISTS atoms_once ON atoms (atom) WHERE health <> 'absent';
+-- One GPU is in one machine, and stays that machine's while it is booked there, seen or not.
+CREATE UNIQUE INDEX IF NOT EXISTS atoms_once ON atoms (atom) WHERE health <> 'absent' OR held;
+
+-- Devices that a node lists and that are another node's: each is told once for as long as it is listed.
+CREATE TABLE IF NOT EXISTS atom_claims (
+  node_id  uuid NOT NULL REFERENCES nodes,
+  atom     text NOT NULL,
+  owner_id uuid NOT NULL REFERENCES nodes,
+  PRIMARY KEY (node_id, atom)
+);
 
 CREATE TABLE IF NOT EXISTS quotas (
   quota_id   uuid PRIMARY KEY,
@@ -191,6 +201,19 @@ CREATE TABLE IF NOT EXISTS bookings (
   FOREIGN KEY (allocation_id, node_id) REFERENCES allocations (allocation_id, node_id)
 );
 CREATE INDEX IF NOT EXISTS bookings_by_allocation ON bookings (allocation_id);
+
+CREATE OR REPLACE FUNCTION bookings_hold() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    UPDATE atoms SET held = true WHERE node_id = NEW.node_id AND atom = NEW.atom;
+  ELSE
+    UPDATE atoms SET held = false WHERE node_id = OLD.node_id AND atom = OLD.atom;
+  END IF;
+  RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS bookings_held ON bookings;
+CREATE TRIGGER bookings_held AFTER INSERT OR DELETE ON bookings
+  FOR EACH ROW EXECUTE FUNCTION bookings_hold();
 
 -- Host CPU, memory and pages booked beside the atoms. Every allocation that holds anything has a row, all zero where it
 -- booked devices alone: that is what keeps a node held whole from being entered by its devices.

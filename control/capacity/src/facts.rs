@@ -1,12 +1,13 @@
 //! What a node offers, from its inventory: rows in `node_capacity` and `atoms`. The core is pure.
 //!
 //! Facts come after every report, so what is news is written and nothing else. A device that is gone from the inventory
-//! becomes absent and stays while it is booked: an inventory that misses something releases nothing.
+//! becomes absent and stays this node's while it is booked: an inventory that misses something releases nothing, and nobody
+//! else can take what it misses. One that nobody has booked is forgotten.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kernel::Fault;
-use kernel::events::EventKind;
+use kernel::events::{self, EventKind};
 use kernel::module::wake;
 use kernel::ports::node::NodeFacts;
 use model::unit::GIB;
@@ -23,6 +24,8 @@ use crate::{Capacity, sql};
 
 /// `GPU-` and a UUID are 40; other vendors' ids are no longer than this.
 const ATOM_BYTES_MAX: usize = 100;
+/// Devices of one node, those that are gone and booked among them. An inventory lists no more.
+const ATOMS_MAX: usize = wire::inventory::GPUS_MAX;
 
 /// The node's row, without its pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,17 +177,43 @@ fn stored_atom(row: &Row) -> (String, StoredAtom) {
     (row.get("atom"), StoredAtom { atom, booked_by: row.opt_id("allocation_id") })
 }
 
-/// What to write: atoms that differ from what is stored, and those that are gone.
-fn news(stored: &BTreeMap<String, StoredAtom>, now: &BTreeMap<String, Atom>) -> BTreeMap<String, Atom> {
+/// What changes in the stored atoms of a node.
+struct News {
+    /// Differ from what is stored, or are gone and booked.
+    put: BTreeMap<String, Atom>,
+    /// Gone, and nobody has them.
+    dropped: Vec<String>,
+}
+
+fn news(stored: &BTreeMap<String, StoredAtom>, now: &BTreeMap<String, Atom>) -> News {
     let changed = now.iter().filter(|(id, atom)| stored.get(*id).is_none_or(|before| before.atom != **atom));
-    let gone = stored.iter().filter(|(id, before)| !now.contains_key(*id) && before.atom.health != "absent");
+    let gone = || stored.iter().filter(|(id, _)| !now.contains_key(*id));
+    let fresh = gone().filter(|(_, before)| before.booked_by.is_some() && before.atom.health != "absent");
     let absent = |before: &StoredAtom| Atom {
         health: "absent".to_owned(),
         reason: "it is gone from the node's inventory".to_owned(),
         ..before.atom.clone()
     };
     let changed = changed.map(|(id, atom)| (id.clone(), atom.clone()));
-    changed.chain(gone.map(|(id, before)| (id.clone(), absent(before)))).collect()
+    let dropped = gone().filter(|(_, before)| before.booked_by.is_none());
+    News {
+        put: changed.chain(fresh.map(|(id, before)| (id.clone(), absent(before)))).collect(),
+        dropped: dropped.map(|(id, _)| id.clone()).collect(),
+    }
+}
+
+/// Leaves out devices that are new where there is no room for them beside what is booked and gone.
+fn bound(stored: &BTreeMap<String, StoredAtom>, now: &mut BTreeMap<String, Atom>) {
+    let gone = stored.iter().filter(|(id, before)| before.booked_by.is_some() && !now.contains_key(*id));
+    let known = now.keys().filter(|id| stored.contains_key(*id)).count();
+    let mut room = ATOMS_MAX.saturating_sub(gone.count() + known);
+    now.retain(|id, _| {
+        let kept = stored.contains_key(id) || room > 0;
+        if !stored.contains_key(id) {
+            room = room.saturating_sub(1);
+        }
+        kept
+    });
 }
 
 impl Capacity {
@@ -251,24 +280,52 @@ impl Capacity {
         let mut now = atoms(facts);
         let here = |id: &&String| stored.get(*id).is_some_and(|before| before.atom.health != "absent");
         let fresh: Vec<&str> = now.keys().filter(|id| !here(id)).map(String::as_str).collect();
+        let mut claimed: BTreeMap<String, NodeId> = BTreeMap::new();
         if !fresh.is_empty() {
             let elsewhere = tx.query(&sql::ATOMS_ELSEWHERE, &[&node_id.uuid(), &fresh]).await?;
-            let taken: BTreeSet<String> = elsewhere.iter().map(|row| row.get("atom")).collect();
-            for row in &elsewhere {
-                let (atom, other): (&str, &str) = (row.get("atom"), row.get("name"));
-                tracing::warn!(%node_id, atom, other, "GPU is listed by two nodes");
-            }
-            now.retain(|id, _| !taken.contains(id));
+            claimed = elsewhere.iter().map(|row| (row.get("atom"), row.id("node_id"))).collect();
+            now.retain(|id, _| !claimed.contains_key(id));
         }
-        let news = news(&stored, &now);
-        for (id, atom) in &news {
+        self.tell_claimed(tx, facts, &claimed).await?;
+        bound(&stored, &mut now);
+        let News { put, dropped } = news(&stored, &now);
+        for (id, atom) in &put {
             let Atom { index, model, memory_bytes, numa, island, health, reason } = atom;
             let values: [&(dyn store::Param + Sync); 9] =
                 [&node_id.uuid(), id, index, model, memory_bytes, numa, island, health, reason];
             tx.execute(&sql::ATOM_PUT, &values).await?;
         }
-        self.tell_degraded(tx, node_id, &stored, &news).await?;
-        Ok(!news.is_empty())
+        if !dropped.is_empty() {
+            tx.execute(&sql::ATOMS_DROP, &[&node_id.uuid(), &dropped]).await?;
+        }
+        self.tell_degraded(tx, node_id, &stored, &put).await?;
+        Ok(!put.is_empty() || !dropped.is_empty())
+    }
+
+    /// Tells of devices that the node lists and that are another node's, each once for as long as it is listed.
+    async fn tell_claimed(
+        &self,
+        tx: &mut Tx<'_>,
+        facts: &NodeFacts,
+        claimed: &BTreeMap<String, NodeId>,
+    ) -> Result<(), Fault> {
+        let node_id = facts.node_id;
+        let atoms: Vec<&str> = claimed.keys().map(String::as_str).collect();
+        tx.execute(&sql::ATOM_CLAIMS_DROP, &[&node_id.uuid(), &atoms]).await?;
+        if claimed.is_empty() {
+            return Ok(());
+        }
+        let owners: Vec<uuid::Uuid> = claimed.values().map(|owner| owner.uuid()).collect();
+        let fresh = tx.query(&sql::ATOM_CLAIMS_PUT, &[&node_id.uuid(), &atoms, &owners]).await?;
+        for row in &fresh {
+            let (atom, owner): (&str, NodeId) = (row.get("atom"), row.id("owner_id"));
+            tracing::warn!(%node_id, atom, other = %owner, "GPU is listed by two nodes");
+            let data = json!({ "atom": atom, "ownerNodeId": owner.to_string() });
+            let tenant_id = facts.pool.map(|(_, tenant_id)| tenant_id);
+            let kind = EventKind::SecurityDeviceClaimed;
+            events::append(tx, self.rng(), kind, node_id, tenant_id, data).await?;
+        }
+        Ok(())
     }
 
     /// Tells the holders of devices that fell ill, or are well again.

@@ -26,6 +26,12 @@ pub(crate) const RULES: &[Sql] = &[
          WHERE b.atom IS NULL OR l.atom IS NULL ORDER BY 1",
     ),
     sql(
+        "an atom is held while it is booked",
+        "SELECT format('%s on %s', a.atom, a.node_id) AS what
+         FROM atoms a LEFT JOIN bookings b ON b.node_id = a.node_id AND b.atom = a.atom
+         WHERE a.held <> (b.atom IS NOT NULL) ORDER BY 1",
+    ),
+    sql(
         "an allocation has its host booking until it has ended",
         "SELECT format('%s is %s', a.allocation_id, a.state) AS what
          FROM allocations a LEFT JOIN host_bookings h ON h.allocation_id = a.allocation_id

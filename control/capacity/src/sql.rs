@@ -231,9 +231,21 @@ pub const ATOMS_OF_NODE: Sql = sql(
 );
 pub const ATOMS_ELSEWHERE: Sql = sql(
     "atoms_elsewhere",
-    "SELECT a.atom, n.name FROM atoms a JOIN nodes n ON n.node_id = a.node_id
-     WHERE a.atom = ANY($2::text[]) AND a.node_id <> $1 AND a.health <> 'absent' ORDER BY a.atom",
+    "SELECT a.atom, n.node_id, n.name FROM atoms a JOIN nodes n ON n.node_id = a.node_id
+     WHERE a.atom = ANY($2::text[]) AND a.node_id <> $1 AND (a.health <> 'absent' OR a.held) ORDER BY a.atom",
 );
+/// Those that were not claimed before.
+pub const ATOM_CLAIMS_PUT: Sql = sql(
+    "atom_claims_put",
+    "INSERT INTO atom_claims (node_id, atom, owner_id)
+     SELECT $1, x.atom, x.owner_id FROM unnest($2::text[], $3::uuid[]) AS x (atom, owner_id) ORDER BY x.atom
+     ON CONFLICT (node_id, atom) DO NOTHING RETURNING atom, owner_id",
+);
+/// All but these are not claimed any more.
+pub const ATOM_CLAIMS_DROP: Sql =
+    sql("atom_claims_drop", "DELETE FROM atom_claims WHERE node_id = $1 AND atom <> ALL($2::text[])");
+pub const ATOMS_DROP: Sql =
+    sql("atoms_drop", "DELETE FROM atoms WHERE node_id = $1 AND atom = ANY($2::text[]) AND NOT held");
 pub const ATOM_PUT: Sql = sql(
     "atom_put",
     "INSERT INTO atoms (node_id, atom, class, device_index, model, memory_bytes, numa, island, health, health_reason)
@@ -399,6 +411,9 @@ pub const ALL: &[Sql] = &[
     CAPACITY_RESERVE,
     ATOMS_OF_NODE,
     ATOMS_ELSEWHERE,
+    ATOM_CLAIMS_PUT,
+    ATOM_CLAIMS_DROP,
+    ATOMS_DROP,
     ATOM_PUT,
     ALLOCATION_SUBJECT,
     BOOKS_CHANGED,

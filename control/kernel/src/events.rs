@@ -134,6 +134,8 @@ events! {
     SecurityNodeMismatch = "security.node-mismatch" on "node" { journalId, seq, kind, claimedNodeId };
     /// A report could not be decoded, or its signature did not hold. It reached no handler.
     SecurityInvalidReport = "security.invalid-report" on "node" { journalId, seq, kind, reason };
+    /// A node lists a device that is another node's, in use there or listed by it too. It is not taken from its owner.
+    SecurityDeviceClaimed = "security.device-claimed" on "node" { atom, ownerNodeId };
     /// A node proved intent newer than this database holds: the database is older than what it ordered.
     SecurityRestoreSuspected = "security.restore-suspected" on "node" { epoch, generation, reason };
 

@@ -55,14 +55,41 @@ fn a_gpu_without_an_id_or_a_model_or_with_an_odd_id_cannot_be_booked() {
 }
 
 #[test]
-fn what_is_gone_becomes_absent_once() {
+fn what_is_gone_becomes_absent_once_where_it_is_booked_and_is_forgotten_elsewhere() {
     let now = atoms(&facts(vec![gpu("GPU-a")]));
-    let before = |health: &str| {
+    let booked = Some(AllocationId::from_uuid(uuid::Uuid::from_u128(1)));
+    let before = |health: &str, booked_by| {
         let atom = Atom { health: health.to_owned(), ..now["GPU-a"].clone() };
-        BTreeMap::from([("GPU-b".to_owned(), StoredAtom { atom, booked_by: None })])
+        BTreeMap::from([("GPU-b".to_owned(), StoredAtom { atom, booked_by })])
     };
-    let first = news(&before("healthy"), &now);
-    assert_eq!(first.keys().collect::<Vec<_>>(), ["GPU-a", "GPU-b"]);
-    assert_eq!(first["GPU-b"].health, "absent");
-    assert_eq!(news(&before("absent"), &now).keys().collect::<Vec<_>>(), ["GPU-a"]);
+    let told = |health, booked_by| {
+        let News { put, dropped } = news(&before(health, booked_by), &now);
+        let put: Vec<(String, String)> = put.into_iter().map(|(id, atom)| (id, atom.health)).collect();
+        (put, dropped)
+    };
+    let pair = |id: &str, health: &str| (id.to_owned(), health.to_owned());
+    assert_eq!(
+        told("healthy", booked),
+        (vec![pair("GPU-a", "healthy"), pair("GPU-b", "absent")], Vec::new())
+    );
+    assert_eq!(told("absent", booked), (vec![pair("GPU-a", "healthy")], Vec::new()));
+    for health in ["healthy", "absent"] {
+        assert_eq!(told(health, None), (vec![pair("GPU-a", "healthy")], vec!["GPU-b".to_owned()]));
+    }
+}
+
+#[test]
+fn a_node_has_so_many_devices_with_those_that_are_gone_and_booked() {
+    let many = |name: &str, count: usize| {
+        atoms(&facts((0..count).map(|at| gpu(&format!("GPU-{name}-{at}"))).collect()))
+    };
+    let booked_by = Some(AllocationId::from_uuid(uuid::Uuid::from_u128(1)));
+    let stored: BTreeMap<String, StoredAtom> =
+        many("old", 8).into_iter().map(|(id, atom)| (id, StoredAtom { atom, booked_by })).collect();
+    let mut now = many("new", 64);
+    bound(&stored, &mut now);
+    assert_eq!(now.len(), 56);
+    let mut back = [many("old", 4), many("new", 60)].into_iter().flatten().collect();
+    bound(&stored, &mut back);
+    assert_eq!((back.len(), back.keys().filter(|id| id.contains("old")).count()), (60, 4));
 }

@@ -120,6 +120,53 @@ async fn an_inventory_that_misses_a_gpu_releases_nothing_and_offers_it_to_nobody
 }
 
 #[tokio::test]
+async fn a_booked_gpu_that_is_not_seen_is_no_other_nodes() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "gpus": 7 })).await;
+    let owner = facts(nodes[0], "node-0", Some((cloud.pool, cloud.root_tenant)));
+    let mut poorer = owner.clone();
+    poorer.inventory.gpus.gpus.clear();
+    cloud.facts(&poorer).await;
+
+    let thief = cloud.node("thief").await;
+    let claim = facts(thief, "node-0", Some((cloud.pool, cloud.root_tenant)));
+    let of_thief = format!("SELECT count(*) FROM atoms WHERE node_id = '{}'", thief.uuid());
+    for _ in 0..2 {
+        cloud.facts(&claim).await;
+        assert_eq!(cloud.db.scalar_i64(&of_thief).await, 1, "the one that nobody has booked");
+        assert_eq!(cloud.events("security.device-claimed").await, 7, "each is told once");
+    }
+    let owner_told = "SELECT count(*) FROM outbox WHERE kind = 'security.device-claimed' AND subject = ";
+    let by_thief = format!("{owner_told}'node/{thief}' AND data ->> 'ownerNodeId' = '{}'", nodes[0]);
+    assert_eq!(cloud.db.scalar_i64(&by_thief).await, 7);
+
+    cloud.facts(&owner).await;
+    assert_eq!(cloud.get(&placed).await["conditions"], json!([]), "they are back where they were");
+    cloud.facts(&claim).await;
+    assert_eq!(cloud.db.scalar_i64(&of_thief).await, 1);
+    cloud.assert_sound().await;
+
+    // Given back and gone, a device may be found in another machine.
+    cloud.call("reservations.release", json!({ "id": placed["id"] })).await.ok();
+    cloud.confirm_released(&placed).await;
+    cloud.facts(&poorer).await;
+    cloud.facts(&claim).await;
+    assert_eq!(cloud.db.scalar_i64(&of_thief).await, 8);
+}
+
+#[tokio::test]
+async fn devices_that_are_gone_and_booked_by_nobody_are_forgotten() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    cloud.reserve(json!({ "gpus": 2 })).await;
+    for at in 0..12 {
+        cloud.facts(&facts(nodes[0], &format!("other-{at}"), Some((cloud.pool, cloud.root_tenant)))).await;
+    }
+    assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM atoms").await, 10, "eight, and two that are booked");
+    assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM atoms WHERE held").await, 2);
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
 async fn facts_without_news_write_nothing() {
     let (cloud, nodes) = Cloud::with_nodes(1).await;
     let version = "SELECT version FROM node_capacity";
