@@ -43,7 +43,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         admin.ok("sites.create", json!({ "name": "bench" })).await?;
         admin.ok("pools.create", json!({ "name": "gpu", "class": "gpu" })).await
     })?;
-    println!("binary:  {:.1} MiB of the release profile", program_bytes("bcd")? as f64 / 1048576.0);
+    println!(
+        "binary:  {:.1} MiB of code and data, without symbols",
+        program_bytes("bcd")? as f64 / 1048576.0
+    );
 
     let bound = Connection::open()?;
     watch("bound: a program with one TLS connection", bound.pid(), lasts)?;
@@ -60,8 +63,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
+/// What of the program is loaded when it runs: the segments of a 64-bit ELF file that are.
 fn program_bytes(name: &str) -> anyhow::Result<u64> {
-    Ok(std::fs::metadata(program::path(name)?)?.len())
+    const LOADED: u64 = 1;
+    let bytes = std::fs::read(program::path(name)?)?;
+    let number = |at: usize, length: usize| -> anyhow::Result<u64> {
+        let found = bytes.get(at..at + length).context("the program is no whole ELF file")?;
+        Ok(found.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let (table, each, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+    let mut loaded = 0;
+    for at in 0..count {
+        let header = usize::try_from(table + at * each)?;
+        if number(header, 4)? == LOADED {
+            loaded += number(header + 0x20, 8)?;
+        }
+    }
+    Ok(loaded)
 }
 
 fn token(plane: &Plane, runtime: &tokio::runtime::Runtime) -> anyhow::Result<String> {

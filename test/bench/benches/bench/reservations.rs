@@ -20,7 +20,7 @@ mod load;
 mod machines;
 mod spent;
 
-use database::Counters;
+use database::{Counters, Table};
 use load::{Load, Measured};
 use machines::Machines;
 use spent::Spent;
@@ -47,6 +47,7 @@ pub struct Args {
 const PROBE: Duration = Duration::from_secs(2);
 /// One page of PostgreSQL's log, which is what a small commit writes.
 const PROBE_BYTES: usize = 8192;
+const TABLES_SHOWN: usize = 14;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = crate::folder()?;
@@ -105,12 +106,14 @@ struct Seen {
     load_cpu: Duration,
     settled_after: Duration,
     spent: Spent,
+    tables: Vec<Table>,
 }
 
 async fn one(plane: &Plane, store: &Store, load: &Load, lasts: Duration) -> anyhow::Result<Seen> {
     let (server, database, own) = (plane.server.pid(), plane.database.pid(), std::process::id());
     let before = (usage::of(server)?.cpu, usage::cpu_of_tree(database)?, usage::of(own)?.cpu);
     let (counted, spent) = (Counters::read(store).await?, Spent::read(&plane.api).await?);
+    let tables = database::tables(store).await?;
     let Measured { placed, released, waited, settled_after } = load.churn(lasts).await?;
     let spent = Spent::read(&plane.api).await?.since(&spent);
     let counters = Counters::read(store).await?.since(&counted);
@@ -127,6 +130,7 @@ async fn one(plane: &Plane, store: &Store, load: &Load, lasts: Duration) -> anyh
         load_cpu: after.2.saturating_sub(before.2),
         settled_after,
         spent,
+        tables: database::tables_since(database::tables(store).await?, &tables),
     })
 }
 
@@ -170,5 +174,19 @@ impl Seen {
             self.settled_after.as_secs_f64()
         );
         self.spent.say(self.placed.samples.len());
+        println!(
+            "\nbusiest tables, for each reservation: rows written, scans, rows scanned, rows found by an index"
+        );
+        let each = |count: i64| count as f64 / self.placed.samples.len().max(1) as f64;
+        for table in self.tables.iter().take(TABLES_SHOWN) {
+            println!(
+                "  {:<28} {:>7.1} {:>7.1} {:>9.1} {:>9.1}",
+                table.name,
+                each(table.written),
+                each(table.scans),
+                each(table.scanned),
+                each(table.fetched),
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bench::figures::{Run, Sample};
-use store::{Sql, Store, sql};
+use store::{Sql, Store, StoreConfig, sql};
 
 const TABLE: Sql = sql(
     "bench_table",
@@ -26,6 +26,8 @@ pub async fn run(
     transactions: f64,
     lasts: Duration,
 ) -> anyhow::Result<Run> {
+    // Sessions of its own: an idle one keeps its counters to itself for a while, and these end with the run.
+    let store = &Store::open(StoreConfig { pool_size: connections, ..store.config().clone() }).await?;
     store.execute(&TABLE, &[]).await?;
     store.execute(&EMPTY, &[]).await?;
     let rows_each = ((rows / transactions).round() as i64).max(1);
@@ -33,11 +35,13 @@ pub async fn run(
     let started = Instant::now();
     let inserting = (0..connections).map(|_| insert(store, rows_each, transactions, started, lasts));
     let samples = futures::future::try_join_all(inserting).await?.concat();
+    let lasted = started.elapsed();
+    store.close();
     let what = match transactions {
         1 => format!("bound: {rows_each} rows in one transaction"),
         many => format!("bound: {many} transactions of {rows_each} rows"),
     };
-    Ok(Run::new(what, started.elapsed(), samples))
+    Ok(Run::new(what, lasted, samples))
 }
 
 async fn insert(

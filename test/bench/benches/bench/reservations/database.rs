@@ -16,6 +16,53 @@ const COUNTERS: Sql = sql(
      FROM pg_stat_database d, pg_stat_wal w WHERE d.datname = current_database()",
 );
 
+const TABLES: Sql = sql(
+    "bench_tables",
+    "SELECT relname::text AS name, n_tup_ins + n_tup_upd + n_tup_del AS written, coalesce(seq_scan, 0) AS scans,
+       coalesce(seq_tup_read, 0) AS scanned, coalesce(idx_tup_fetch, 0) AS fetched
+     FROM pg_stat_user_tables ORDER BY relname",
+);
+
+/// What was done to one table.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    pub name: String,
+    pub written: i64,
+    pub scans: i64,
+    pub scanned: i64,
+    pub fetched: i64,
+}
+
+pub async fn tables(store: &Store) -> anyhow::Result<Vec<Table>> {
+    let rows = store.read(&TABLES, &[]).await?;
+    let table = |row: &store::Row| Table {
+        name: row.get("name"),
+        written: row.get("written"),
+        scans: row.get("scans"),
+        scanned: row.get("scanned"),
+        fetched: row.get("fetched"),
+    };
+    Ok(rows.iter().map(table).collect())
+}
+
+/// The busiest first.
+pub fn tables_since(now: Vec<Table>, earlier: &[Table]) -> Vec<Table> {
+    let mut all: Vec<Table> = now
+        .into_iter()
+        .map(|mut table| {
+            if let Some(before) = earlier.iter().find(|before| before.name == table.name) {
+                table.written -= before.written;
+                table.scans -= before.scans;
+                table.scanned -= before.scanned;
+                table.fetched -= before.fetched;
+            }
+            table
+        })
+        .collect();
+    all.sort_by_key(|table| std::cmp::Reverse(table.written * 10 + table.scanned + table.fetched));
+    all
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counters {
     /// Inserted, updated or deleted.
