@@ -241,12 +241,27 @@ async fn an_open_address_needs_a_certificate_or_a_proxy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_lets_a_call_finish_and_takes_no_other() {
     let world = World::new().await;
-    let address = world.address();
-    let call = world.post(&world.admin, "tenants.list", "{}");
-    let (got, stopped) = tokio::join!(call, world.running.supervisor.shutdown(Duration::from_secs(10)));
-    assert!(stopped, "tasks that still run: {:?}", world.running.supervisor.running());
+    let (world, locked) = (&world, &tokio::sync::Notify::new());
+    let call = async {
+        locked.notified().await;
+        world.post(&world.admin, "tenants.list", "{}").await
+    };
+    // The call is held up at its decision while the stop begins.
+    let held = world.db.store.tx(store::Op::new("hold_up"), |tx| {
+        Box::pin(async move {
+            tx.execute(&LOCK, &[]).await?;
+            locked.notify_one();
+            until_count(world, WAITING, 1).await;
+            world.running.supervisor.token().cancel();
+            Ok::<_, store::StoreError>(())
+        })
+    });
+    let (got, held) = tokio::join!(call, held);
+    held.unwrap();
     assert_eq!(got.status, 200);
-    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    let supervisor = &world.running.supervisor;
+    assert!(supervisor.shutdown(BOUND).await, "tasks that still run: {:?}", supervisor.running());
+    assert!(tokio::net::TcpStream::connect(world.address()).await.is_err(), "nobody listens any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
