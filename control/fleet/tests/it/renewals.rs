@@ -136,10 +136,12 @@ async fn a_renewal_waits_for_a_revocation_under_way() {
     let machine = world.joined("gpu-1", TokenIs::default()).await;
     let (_, csr) = next();
     let request = machine.renewal(&world, &csr);
+    let under_way = &tokio::sync::Notify::new();
     let revoked = world.store.tx(Op::new("revoke"), |tx| {
         Box::pin(async {
             tx.execute(&sql("revoke_node", "UPDATE nodes SET state = 'revoked'"), &[]).await?;
             tx.execute(&sql("revoke_certs", "UPDATE node_certs SET revoked_at = compute_now()"), &[]).await?;
+            under_way.notify_one();
             // Not committed before the renewal stands behind it.
             testkit::eventually(Duration::from_secs(10), || async {
                 let waiting = "SELECT count(*) FROM pg_stat_activity
@@ -150,7 +152,11 @@ async fn a_renewal_waits_for_a_revocation_under_way() {
             Ok::<_, StoreError>(())
         })
     });
-    let (revoked, renewed) = tokio::join!(revoked, renew(&world, &machine, &request));
+    let renewed = async {
+        under_way.notified().await;
+        renew(&world, &machine, &request).await
+    };
+    let (revoked, renewed) = tokio::join!(revoked, renewed);
     revoked.unwrap();
     assert!(renewed.unwrap_err().contains("revoked"));
     assert_eq!(world.count("SELECT count(*) FROM node_certs WHERE revoked_at IS NULL").await, 0);
