@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod clock;
 pub mod fs;
+pub mod mutant;
 pub mod rng;
 pub mod signal;
 pub mod supervisor;
