@@ -50,7 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("testkit", &["model", "kit", "store"]),
 ];
 /// Composition roots and tests put everything together.
-const UNRESTRICTED: &[&str] = &["better-compute", "bcd", "e2e", "xtask"];
+const UNRESTRICTED: &[&str] = &["better-compute", "bcd", "e2e", "sim", "xtask"];
 /// Only `store` names the database driver; only `wire` knows message layouts; only `api` derives schemas.
 const NAMED_ONCE: &[(&str, &[&str])] = &[
     ("tokio-postgres", &["store"]),
