@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::Notify;
 
 /// The side that waits. One waiter.
@@ -18,6 +19,11 @@ impl Wake {
         // `notify_one` leaves a permit when nobody waits: that is what keeps a signal between check and sleep.
         let notify = Arc::new(Notify::new());
         (Wake(notify.clone()), Waker(notify))
+    }
+
+    /// Whether it was signalled since the last return, for whoever waits by other means.
+    pub fn take(&mut self) -> bool {
+        self.0.notified().now_or_never().is_some()
     }
 
     /// Returns when signalled since the last return, or after `at_most`.

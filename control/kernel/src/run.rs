@@ -4,6 +4,7 @@
 //! While the deployment is observe-only (its database was found to be older than what it had ordered), queues and
 //! passes that act do not run; what only records goes on.
 
+pub mod drive;
 mod metrics;
 mod passes;
 mod queues;
@@ -46,6 +47,28 @@ impl Running {
         rng: Arc<dyn Rng>,
     ) -> Self {
         let signals = Signals::start(&store, &supervisor);
+        Self::with_signals(process, store, supervisor, clock, rng, signals)
+    }
+
+    /// Without an ear for the database: whoever drives the passes knows what it signals.
+    pub fn driven(
+        process: &str,
+        store: Store,
+        supervisor: Supervisor,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Self {
+        Self::with_signals(process, store, supervisor, clock, rng, Signals::silent())
+    }
+
+    fn with_signals(
+        process: &str,
+        store: Store,
+        supervisor: Supervisor,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        signals: Signals,
+    ) -> Self {
         let holder = format!("{process}-{:016x}", rng.u64()).into();
         Self { store, supervisor, clock, rng, signals, metrics: metrics::Metrics::default(), holder }
     }

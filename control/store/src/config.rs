@@ -60,6 +60,8 @@ pub struct StoreConfig {
     /// Jitter between retries of a transaction.
     pub rng: Arc<dyn Rng>,
     pub virtual_clock: Option<VirtualClock>,
+    /// The simulator's hand on each statement.
+    pub schedule: Option<Arc<dyn crate::schedule::Schedule>>,
     /// PEM certificates that may sign the server's, instead of the system's.
     pub tls_roots: Option<PathBuf>,
 }
@@ -78,6 +80,7 @@ impl StoreConfig {
             connect_timeout: Duration::from_secs(10),
             rng: Arc::new(OsRng),
             virtual_clock: None,
+            schedule: None,
             tls_roots: None,
         }
     }

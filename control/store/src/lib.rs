@@ -47,6 +47,7 @@ pub mod migrate;
 pub mod outbox;
 pub mod partition;
 pub mod restore;
+pub mod schedule;
 pub mod work;
 
 pub use config::{Secret, StoreConfig, VirtualClock};

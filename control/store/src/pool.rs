@@ -15,6 +15,7 @@ use crate::config::StoreConfig;
 use crate::error::{ErrorKind, IsRetryable, StoreError};
 use crate::listen::{self, Messages};
 use crate::metrics::Metrics;
+use crate::schedule::{self, At, Fate};
 use crate::tls::Tls;
 use crate::tx::{Statement, Tx, after_failure};
 use crate::{BoxFuture, Op, Param, Sql};
@@ -76,7 +77,7 @@ impl Store {
             let started = Instant::now();
             let mut backoff = Backoff::new(RETRY_PAUSE_FIRST, RETRY_PAUSE_MAX);
             loop {
-                match self.attempt(&mut f).await {
+                match self.attempt(op, &mut f).await {
                     Ok(value) => {
                         self.0.metrics.op_done(op.name(), "committed", started.elapsed());
                         return Ok(value);
@@ -87,7 +88,7 @@ impl Store {
                             && started.elapsed() < TX_RETRY_WITHIN =>
                     {
                         self.0.metrics.op_retried(op.name());
-                        tokio::time::sleep(backoff.next_wait(&*self.0.config.rng)).await;
+                        self.pause(backoff.next_wait(&*self.0.config.rng)).await;
                     }
                     Err(err) => {
                         self.0.metrics.op_done(op.name(), "failed", started.elapsed());
@@ -98,14 +99,16 @@ impl Store {
         })
     }
 
-    async fn attempt<'a, T, E, F>(&'a self, f: &mut F) -> Result<T, E>
+    async fn attempt<'a, T, E, F>(&'a self, op: Op, f: &mut F) -> Result<T, E>
     where
         F: for<'t> FnMut(&'t mut Tx<'a>) -> BoxFuture<'t, Result<T, E>> + Send + 'a,
         T: Send + 'a,
         E: From<StoreError> + IsRetryable + Send + 'a,
     {
+        let _turn = schedule::enter(&self.0.config.schedule, op.name()).await?;
+        let schedule = self.0.config.schedule.clone();
         let mut tx: Tx<'a> =
-            Tx::new(self.raw_connection().await?, self.0.metrics.clone(), self.virtual_now());
+            Tx::new(self.raw_connection().await?, self.0.metrics.clone(), self.virtual_now(), schedule);
         match f(&mut tx).await {
             Ok(value) => {
                 tx.commit().await?;
@@ -120,6 +123,7 @@ impl Store {
 
     /// One statement that only reads, outside a transaction. Run once more when the connection had died.
     pub async fn read(&self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<Vec<Row>, StoreError> {
+        let _turn = schedule::enter(&self.0.config.schedule, sql.name).await?;
         match self.read_once(sql, params).await {
             Err(err) if err.retryable() => self.read_once(sql, params).await,
             done => done,
@@ -143,6 +147,11 @@ impl Store {
     /// One statement that writes, outside a transaction. A connection lost while it ran is
     /// [`ErrorKind::CommitUnknown`].
     pub async fn execute(&self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<u64, StoreError> {
+        let _turn = schedule::enter(&self.0.config.schedule, sql.name).await?;
+        let fate = schedule::point(&self.0.config.schedule, At::Commit, sql.name).await;
+        if fate == Fate::LostBefore {
+            return Err(StoreError::new(sql.name, ErrorKind::CommitUnknown));
+        }
         let connection = self.connection().await?;
         let statement = Statement::start(self.0.metrics.clone(), sql);
         let done = match connection.prepare_cached(sql.text).await {
@@ -154,6 +163,10 @@ impl Store {
                     StoreError::driver(sql.name, &err)
                 }
             }),
+        };
+        let done = match fate {
+            Fate::LostAfter => Err(StoreError::new(sql.name, ErrorKind::CommitUnknown)),
+            Fate::Goes | Fate::LostBefore => done,
         };
         give_back(connection, statement.finish(done))
     }
@@ -186,6 +199,13 @@ impl Store {
             Err(err) => Err(err),
         };
         give_back(connection, statement.finish(done.map_err(|err| StoreError::driver(sql.name, &err))))
+    }
+
+    async fn pause(&self, duration: Duration) {
+        match &self.0.config.schedule {
+            Some(schedule) => schedule.pause(duration).await,
+            None => tokio::time::sleep(duration).await,
+        }
     }
 
     /// A connection with the virtual clock, if any, set for what follows.

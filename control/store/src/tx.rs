@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use crate::error::{ErrorKind, StoreError};
 use crate::metrics::Metrics;
 use crate::pool::{at_most_one, exactly_one};
+use crate::schedule::{self, At, Fate, Scheduled};
 use crate::{BoxFuture, Param, RowExt, Sql, sql};
 
 const NOW: Sql = sql("compute_now", "SELECT compute_now() AS now");
@@ -30,6 +31,7 @@ pub struct Tx<'env> {
 struct Session {
     connection: Object,
     metrics: Metrics,
+    schedule: Scheduled,
     /// The text that begins the transaction, until it was sent.
     begin: Option<String>,
     /// A statement failed and no savepoint was rolled back since: the server refuses everything but ROLLBACK.
@@ -42,7 +44,12 @@ struct Session {
 }
 
 impl<'env> Tx<'env> {
-    pub(crate) fn new(connection: Object, metrics: Metrics, virtual_now: Option<Timestamp>) -> Self {
+    pub(crate) fn new(
+        connection: Object,
+        metrics: Metrics,
+        virtual_now: Option<Timestamp>,
+        schedule: Scheduled,
+    ) -> Self {
         let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if let Some(now) = virtual_now {
             begin.push_str(&format!("; SET LOCAL compute.now = '{now}'"));
@@ -50,6 +57,7 @@ impl<'env> Tx<'env> {
         let session = Session {
             connection,
             metrics,
+            schedule,
             begin: Some(begin),
             failed: false,
             discard: false,
@@ -147,6 +155,10 @@ impl<'env> Tx<'env> {
             self.session.take();
             return Ok(());
         }
+        let fate = schedule::point(&session.schedule, At::Commit, "commit").await;
+        if fate == Fate::LostBefore {
+            return Err(StoreError::new("commit", ErrorKind::CommitUnknown));
+        }
         let mut text = session.begin.take().map_or_else(String::new, |begin| begin + "; ");
         for (channel, payload) in &session.notifications {
             text.push_str(&format!("SELECT pg_notify('{channel}', '{}'); ", payload.replace('\'', "''")));
@@ -156,8 +168,13 @@ impl<'env> Tx<'env> {
         let done = session.connection.batch_execute(&text).await;
         session.metrics.statement_done("commit", started.elapsed());
         match done {
+            Ok(()) if fate == Fate::LostAfter => Err(StoreError::new("commit", ErrorKind::CommitUnknown)),
             Ok(()) => {
-                self.session.take();
+                let done = self.session.take();
+                if let Some(Session { schedule: Some(schedule), notifications, connection, .. }) = done {
+                    drop(connection);
+                    schedule.committed(notifications.into_iter().collect()).await;
+                }
                 Ok(())
             }
             // The server answered with an error and the session lives: it rolled back. The connection is dropped
@@ -190,6 +207,7 @@ impl Drop for Tx<'_> {
 
 impl Session {
     async fn query(&mut self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<Vec<Row>, StoreError> {
+        self.point(sql.name).await?;
         let statement = Statement::start(self.metrics.clone(), sql);
         let done = match self.connection.prepare_cached(sql.text).await {
             Ok(prepared) => {
@@ -204,6 +222,7 @@ impl Session {
     }
 
     async fn execute(&mut self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<u64, StoreError> {
+        self.point(sql.name).await?;
         let statement = Statement::start(self.metrics.clone(), sql);
         let done = match self.connection.prepare_cached(sql.text).await {
             Ok(prepared) => {
@@ -227,6 +246,15 @@ impl Session {
         let done = done.map_err(|err| StoreError::driver(at, &err));
         self.note(&done);
         done
+    }
+
+    async fn point(&mut self, at: &'static str) -> Result<(), StoreError> {
+        if schedule::point(&self.schedule, At::Statement, at).await == Fate::Goes {
+            return Ok(());
+        }
+        let lost = Err(StoreError::lost(at));
+        self.note(&lost);
+        lost
     }
 
     fn note<T>(&mut self, done: &Result<T, StoreError>) {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use futures::future::{self, Either};
 use kernel::ports::delivery::{DeliveryError, GatewayLease, InboxAnswer, InboxRequest};
 use store::{Op, Row};
 use tokio::sync::oneshot;
@@ -57,7 +58,8 @@ impl PgDelivery {
                 return Ok(InboxAnswer::TimedOut);
             };
             // Cancel-safe: the receiver stays, and an answer in it too.
-            if let Ok(Ok(answer)) = tokio::time::timeout(left.min(LOOK_AGAIN), &mut answer).await {
+            let patience = self.0.clock.sleep(left.min(LOOK_AGAIN));
+            if let Either::Left((Ok(answer), _)) = future::select(&mut answer, patience).await {
                 return Ok(answer);
             }
             if let Some((_, answer)) = self.read_answers(vec![inbox_id]).await?.pop() {

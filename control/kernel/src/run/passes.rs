@@ -53,14 +53,14 @@ async fn repeat(running: &Running, pass: &dyn Pass, held: &mut Held) {
     }
 }
 
-enum Once {
+pub(super) enum Once {
     Ran,
     /// Another process runs it, or nobody may now.
     NotOurs,
     Lost,
 }
 
-async fn once(running: &Running, pass: &dyn Pass, held: &mut Held) -> Result<Once, StoreError> {
+pub(super) async fn once(running: &Running, pass: &dyn Pass, held: &mut Held) -> Result<Once, StoreError> {
     if pass.acts() {
         let acting = running.store.tx(OP_MAY_ACT, |tx| Box::pin(may_act(tx)));
         if !acting.await? {

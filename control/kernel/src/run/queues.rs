@@ -44,7 +44,7 @@ pub fn run_queues(running: &Running, handlers: &[Arc<dyn QueueHandler>], concurr
     }
 }
 
-struct Dispatcher {
+pub(super) struct Dispatcher {
     running: Running,
     handler: Arc<dyn QueueHandler>,
     queue: Queue,
@@ -55,7 +55,7 @@ struct Dispatcher {
 }
 
 impl Dispatcher {
-    fn new(running: Running, handler: Arc<dyn QueueHandler>, concurrency: usize) -> Self {
+    pub(super) fn new(running: Running, handler: Arc<dyn QueueHandler>, concurrency: usize) -> Self {
         let (wake, freed) = Wake::new();
         let queue = queue(handler.queue());
         Self { running, handler, queue, permits: Arc::new(Semaphore::new(concurrency.max(1))), freed, wake }
@@ -101,7 +101,7 @@ impl Dispatcher {
         }
     }
 
-    async fn claim(&self, room: u32) -> Result<(Vec<Claimed>, Duration), StoreError> {
+    pub(super) async fn claim(&self, room: u32) -> Result<(Vec<Claimed>, Duration), StoreError> {
         let (queue, holder, acts) = (self.queue, self.running.holder(), self.handler.acts());
         self.running
             .store
@@ -134,7 +134,11 @@ impl Dispatcher {
 }
 
 /// Runs the handler on one key and settles it. Keeps the claim meanwhile; a claim that was lost ends the run.
-async fn run_item(running: &Running, handler: &dyn QueueHandler, item: &Claimed) -> Result<(), StoreError> {
+pub(super) async fn run_item(
+    running: &Running,
+    handler: &dyn QueueHandler,
+    item: &Claimed,
+) -> Result<(), StoreError> {
     let started = running.clock.monotonic();
     let handled = AssertUnwindSafe(handler.handle(&item.key)).catch_unwind();
     // Either side may be dropped at any await: the handler's transactions roll back, a renewal is repeated.

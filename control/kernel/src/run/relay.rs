@@ -44,7 +44,7 @@ async fn repeat(running: &Running, held: &mut Held) {
     }
 }
 
-async fn pass(running: &Running, held: &mut Held) -> Result<(), StoreError> {
+pub(super) async fn pass(running: &Running, held: &mut Held) -> Result<(), StoreError> {
     loop {
         if !held.hold().await? {
             return Ok(());

@@ -19,10 +19,15 @@ const CHANNELS: &[&str] =
 pub struct Signals(Arc<BTreeMap<&'static str, watch::Sender<()>>>);
 
 impl Signals {
-    pub fn start(store: &Store, supervisor: &Supervisor) -> Self {
+    /// Nobody signals.
+    pub(super) fn silent() -> Self {
         let senders: BTreeMap<&'static str, watch::Sender<()>> =
             CHANNELS.iter().map(|channel| (*channel, watch::Sender::new(()))).collect();
-        let signals = Self(Arc::new(senders));
+        Self(Arc::new(senders))
+    }
+
+    pub fn start(store: &Store, supervisor: &Supervisor) -> Self {
+        let signals = Self::silent();
         let told = signals.clone();
         let mut listener = Listener::new(store, CHANNELS);
         supervisor.spawn(LISTEN, move |cancel| async move {
