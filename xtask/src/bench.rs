@@ -1,15 +1,26 @@
-//! `cargo xtask bench NAME`: release builds, repeated, with the same run's bound beside each figure.
+//! `cargo xtask bench NAME`: release builds, repeated, with the same run's bound beside each figure. `--all` runs every one
+//! and writes one report.
+
+mod report;
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::bail;
 
 use crate::run;
 
+/// To add one: a row here, and figures said with `bench::figures::Figure`, with what they are held to beside the measuring.
 struct Bench {
     name: &'static str,
     what: &'static str,
     how: How,
+    /// What `--all` lets it take once it is built; it is ended after that. All of them together stay under [`ALL_MINUTES`].
+    minutes: u64,
+    /// Arguments that make it as short as `--all` needs; none when it is by itself.
+    short: &'static [&'static str],
+    /// Arguments of the long run, for `--all --long`; none when there is no such run.
+    long: &'static [&'static str],
 }
 
 enum How {
@@ -26,73 +37,146 @@ const BENCHES: &[Bench] = &[
         name: "placement",
         what: "decisions in memory over 100,000 GPUs, beside a plain scan",
         how: How::Example { package: "placer", example: "place_bench" },
+        minutes: 2,
+        short: &[],
+        long: &[],
     },
     Bench {
         name: "policy",
         what: "decisions of the policy engine, beside cedar-policy over the same policies",
         how: How::Apart { manifest: "test/bench/cedar/Cargo.toml" },
+        minutes: 1,
+        short: &[],
+        long: &[],
     },
     Bench {
         name: "reservations",
         what: "durable reservations through the API, beside rows of the same PostgreSQL",
         how: How::Bench { programs: &["better-compute"] },
+        minutes: 4,
+        short: &[],
+        long: &[],
     },
     Bench {
         name: "journal",
         what: "durable commits of the daemon's journal, beside append + fdatasync",
         how: How::Bench { programs: &[] },
+        minutes: 2,
+        short: &[],
+        long: &[],
     },
     Bench {
         name: "sessions",
         what: "memory and CPU of a gateway's sessions, beside bare TLS connections and raw handshakes",
         how: How::Bench { programs: &[] },
+        minutes: 3,
+        short: &[],
+        long: &[],
     },
     Bench {
         name: "idle",
         what: "memory, CPU and wake-ups of a daemon with nothing to do (--long: ten minutes)",
         how: How::Bench { programs: &["better-compute", "bcd"] },
+        minutes: 3,
+        short: &[],
+        long: &["--long"],
     },
 ];
+/// For `--all` without `--long`, builds not counted.
+const ALL_MINUTES: u64 = 30;
+/// What a long run may take.
+const LONG: Duration = Duration::from_secs(45 * 60);
+const _: () = {
+    let (mut at, mut minutes) = (0, 0);
+    while at < BENCHES.len() {
+        minutes += BENCHES[at].minutes;
+        at += 1;
+    }
+    assert!(minutes <= ALL_MINUTES, "all benchmarks together take too long");
+};
 
-pub fn run(name: Option<&str>, args: &[String]) -> anyhow::Result<()> {
-    let Some(name) = name else {
+/// Which of them, and how.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run every benchmark and write one report to target/bench/report.md.
+    #[arg(long, conflicts_with = "name")]
+    all: bool,
+    /// With --all: also the long run of each that has one.
+    #[arg(long, requires = "all")]
+    long: bool,
+    name: Option<String>,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.all {
+        return report::run(args.long);
+    }
+    let Some(name) = &args.name else {
         for bench in BENCHES {
             println!("{:<14} {}", bench.name, bench.what);
         }
         println!(
-            "\nEach runs for less than three minutes once it is built; docs/performance.md says how to read them."
+            "\nEach runs for a few minutes once it is built; docs/performance.md says how to read them. --all runs them all."
         );
         return Ok(());
     };
-    let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
+    let Some(bench) = BENCHES.iter().find(|bench| bench.name == *name) else {
         bail!("no benchmark {name:?}; `cargo xtask bench` lists them");
     };
-    match bench.how {
-        How::Example { package, example } => {
-            let cargo = ["run", "--release", "--quiet", "--package", package, "--example", example, "--"];
-            run::must(run::cargo().args(cargo).args(args))
-        }
-        How::Apart { manifest } => {
-            let cargo = ["run", "--release", "--quiet", "--locked", "--manifest-path", manifest];
-            run::must(run::cargo().args(cargo).args(["--target-dir", "target", "--"]).args(args))
-        }
-        How::Bench { programs } => {
-            build(programs)?;
-            let cargo = ["bench", "--quiet", "--package", "bench", "--bench", "bench", "--", name];
-            run::must(run::cargo().args(cargo).args(args))
-        }
-    }
+    build(std::slice::from_ref(bench))?;
+    run::must(command(bench).args(&args.args))
 }
 
-/// The programs as they ship, built apart from the benchmark: it wants features of their crates that they do not.
-fn build(programs: &[&str]) -> anyhow::Result<()> {
-    if programs.is_empty() {
-        return Ok(());
+/// Runs it, built or not.
+fn command(bench: &Bench) -> Command {
+    let mut cargo = run::cargo();
+    match bench.how {
+        How::Example { package, example } => {
+            cargo.args(["run", "--release", "--quiet", "--package", package, "--example", example, "--"])
+        }
+        How::Apart { manifest } => {
+            let run = ["run", "--release", "--quiet", "--locked", "--manifest-path", manifest];
+            cargo.args(run).args(["--target-dir", "target", "--"])
+        }
+        How::Bench { .. } => {
+            cargo.args(["bench", "--quiet", "--package", "bench", "--bench", "bench", "--", bench.name])
+        }
+    };
+    cargo
+}
+
+/// What they need, so that no build runs beside a measurement. The programs are as they ship, and apart from the benchmarks:
+/// those want features of their crates that they do not.
+fn build(benches: &[Bench]) -> anyhow::Result<()> {
+    let mut programs = Vec::new();
+    for bench in benches {
+        match bench.how {
+            How::Example { package, example } => {
+                let cargo = ["build", "--release", "--quiet", "--package", package, "--example", example];
+                run::must(run::cargo().args(cargo))?;
+            }
+            How::Apart { manifest } => {
+                let cargo = ["build", "--release", "--quiet", "--locked", "--manifest-path", manifest];
+                run::must(run::cargo().args(cargo).args(["--target-dir", "target"]))?;
+            }
+            How::Bench { programs: needed } => programs.extend(needed),
+        }
     }
-    let mut cargo: Command = run::cargo();
-    cargo.args(["build", "--release", "--quiet"]);
-    for program in programs {
-        cargo.args(["--package", program, "--bin", program]);
+    programs.sort_unstable();
+    programs.dedup();
+    if !programs.is_empty() {
+        let mut cargo = run::cargo();
+        cargo.args(["build", "--release", "--quiet"]);
+        for program in programs {
+            cargo.args(["--package", program, "--bin", program]);
+        }
+        run::must(&mut cargo)?;
     }
-    run::must(&mut cargo)
+    if benches.iter().any(|bench| matches!(bench.how, How::Bench { .. })) {
+        let cargo = ["bench", "--quiet", "--package", "bench", "--bench", "bench", "--no-run"];
+        run::must(run::cargo().args(cargo))?;
+    }
+    Ok(())
 }

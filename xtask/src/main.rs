@@ -41,11 +41,7 @@ enum Task {
     /// The rules that no compiler knows: crate edges, file sizes, documents that mirror code.
     Tidy,
     /// Measure, with the bound of the same run beside each figure. Without a name, lists the benchmarks.
-    Bench {
-        name: Option<String>,
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
-    },
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +61,6 @@ fn run_task(task: Task) -> anyhow::Result<()> {
         Task::Test { args } => test::run(&args),
         Task::Check => check::run(),
         Task::Tidy => tidy::run(),
-        Task::Bench { name, args } => bench::run(name.as_deref(), &args),
+        Task::Bench(args) => bench::run(&args),
     }
 }

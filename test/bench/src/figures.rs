@@ -1,7 +1,11 @@
 //! A run in figures: how many a second, how long each took, and the worst stretch of it.
 
+mod figure;
+
 use std::fmt;
 use std::time::Duration;
+
+pub use figure::{Better, Bound, COLUMNS, FIGURES_FILE, Figure, Held, Verdict};
 
 /// The run is looked at in this many parts of equal length, of which the slowest is shown.
 const PARTS: usize = 10;

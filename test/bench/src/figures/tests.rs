@@ -55,3 +55,55 @@ fn times_are_shown_in_a_unit_that_fits() {
     assert_eq!(short(Duration::from_micros(4200)), "4.2 ms");
     assert_eq!(short(Duration::from_millis(2500)), "2.50 s");
 }
+
+#[test]
+fn a_figure_is_judged_by_its_value_or_by_its_ratio() {
+    let rate = Figure::of("decisions", 300_000.0, "/s").at_least(200_000.0, 500_000.0);
+    assert_eq!(rate.verdict(), Verdict::Gate);
+    assert_eq!(Figure { value: 500_000.0, ..rate.clone() }.verdict(), Verdict::Goal);
+    assert_eq!(Figure { value: 199_999.0, ..rate }.verdict(), Verdict::Missed);
+
+    let memory = Figure::of("memory", 24.0, "KiB").at_most(40.0, 24.0);
+    assert_eq!(memory.verdict(), Verdict::Goal);
+    assert_eq!(Figure { value: 40.1, ..memory }.verdict(), Verdict::Missed);
+
+    let appends = Figure::of("appends", 600.0, "/s").ratio_at_least(0.6, 0.95);
+    assert_eq!(appends.verdict(), Verdict::Missed, "a ratio needs a bound");
+    assert_eq!(appends.clone().beside("raw", 1000.0).verdict(), Verdict::Gate);
+    assert_eq!(appends.beside("raw", 0.0).verdict(), Verdict::Missed);
+    assert_eq!(Figure::of("context", 1.0, "").verdict(), Verdict::Context);
+}
+
+#[test]
+fn a_figure_reads_back_as_it_was_written() {
+    let runs = [run(&[(10, 1), (990, 3)])];
+    let figure =
+        Figure::rate("appends", "/s", &runs).beside("raw", 4.0).ratio_at_least(0.6, 0.95).note("2 fsyncs");
+    let line = serde_json::to_string(&figure).expect("figures are plain");
+    assert_eq!(Figure::read_all(&line).expect("what was written"), [figure.clone()]);
+    assert!(Figure::read_all("{}").is_err());
+    assert_eq!(
+        figure.to_string(),
+        "figure  appends: 2/s | bound raw: 4/s | ratio 0.5 | p50 1.0 ms | p99 3.0 ms | slowest 0/s \
+         | gate ≥ 0.6 of the bound | goal ≥ 0.95 of the bound | verdict MISSED | note 2 fsyncs"
+    );
+}
+
+#[test]
+fn numbers_are_shown_with_few_digits() {
+    let shown = |value: f64| Figure::of("f", value, "").cells()[1].clone();
+    let table = [
+        (1_234_567.8, "1,234,568"),
+        (999.6, "1,000"),
+        (-1234.0, "-1,234"),
+        (12.34, "12.3"),
+        (0.333, "0.33"),
+        (0.02, "0.02"),
+        (0.0, "0"),
+        (100.0, "100"),
+        (20.0, "20"),
+    ];
+    for (value, text) in table {
+        assert_eq!(shown(value), text);
+    }
+}
