@@ -3,7 +3,7 @@
 //! A hub lives as long as its lease. When the lease is lost every session ends, and what comes next is a new hub under a new
 //! epoch: nothing of the old one writes a row, since each write names the epoch it was made under.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -26,8 +26,8 @@ use crate::server::Timing;
 use crate::session::{Answer, Input, Now, Request, Session, Terms};
 use crate::time::ServerTime;
 
-mod beat;
-mod deliver;
+pub(crate) mod beat;
+pub(crate) mod deliver;
 mod lease;
 mod writer;
 
@@ -69,7 +69,8 @@ pub(crate) struct Hub {
 
 #[derive(Default)]
 struct Registry {
-    lives: HashMap<u64, Arc<Live>>,
+    /// By age, so that passes go over them in one order.
+    lives: BTreeMap<u64, Arc<Live>>,
     by_node: HashMap<NodeId, u64>,
     /// The one stream of each node that is not welcome yet.
     greeting: HashMap<NodeId, u64>,

@@ -203,8 +203,8 @@ struct OpenSession(Arc<Shared>, Arc<Conn>, Arc<Greeting>);
 
 impl StreamingService<NodeFrame> for OpenSession {
     type Response = GatewayFrame;
-    type ResponseStream = SessionStream;
-    type Future = BoxFuture<'static, Result<Response<SessionStream>, Status>>;
+    type ResponseStream = SessionStream<Streaming<NodeFrame>>;
+    type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<NodeFrame>>) -> Self::Future {
         let (shared, conn, greeting) = (self.0.clone(), self.1.clone(), self.2.clone());

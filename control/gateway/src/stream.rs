@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures::Stream;
 use kernel::BoxFuture;
-use tonic::{Status, Streaming};
+use tonic::Status;
 use wire::proto::agent::{GatewayFrame, NodeFrame};
 
 use crate::Metrics;
@@ -17,10 +17,11 @@ use crate::hub::Hub;
 use crate::live::{Live, Next};
 use crate::session::{End, Input, Request};
 
-pub(crate) struct SessionStream {
+/// `I` is tonic's stream of the node's frames, or whatever plays it.
+pub(crate) struct SessionStream<I> {
     hub: Arc<Hub>,
     live: Arc<Live>,
-    incoming: Streaming<NodeFrame>,
+    incoming: I,
     /// The one request to the store under way.
     asking: Option<BoxFuture<'static, Input>>,
     /// Until the node is welcome.
@@ -29,11 +30,11 @@ pub(crate) struct SessionStream {
     ended: bool,
 }
 
-impl SessionStream {
+impl<I> SessionStream<I> {
     pub(crate) fn new(
         hub: Arc<Hub>,
         live: Arc<Live>,
-        incoming: Streaming<NodeFrame>,
+        incoming: I,
         greeting: Arc<Greeting>,
         metrics: Metrics,
     ) -> Self {
@@ -54,7 +55,7 @@ impl SessionStream {
     }
 }
 
-impl Stream for SessionStream {
+impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStream<I> {
     type Item = Result<GatewayFrame, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -120,7 +121,7 @@ impl Stream for SessionStream {
     }
 }
 
-impl Drop for SessionStream {
+impl<I> Drop for SessionStream<I> {
     fn drop(&mut self) {
         self.hub.leave(&self.live);
     }

@@ -23,6 +23,13 @@ const SPEC_ROUNDS_MAX: usize = 256;
 /// Between two passes over all sessions' specs: wake-ups that come meanwhile fold into one.
 const SPEC_PAUSE: Duration = Duration::from_millis(50);
 
+/// When, on the monotonic clock, each part of a pass is next due without a wake-up.
+#[derive(Default)]
+pub(crate) struct SpecsDue {
+    specs: Duration,
+    ended: Duration,
+}
+
 impl Hub {
     /// Commands and cancels, apart from the rest: a pass over specs takes time that a command should not wait.
     pub(crate) async fn run_dispatch(self: Arc<Self>, mut wake: Wake) {
@@ -32,37 +39,49 @@ impl Hub {
                 () = self.over.cancelled() => return,
                 () = wake.wait(self.timing.dispatch) => {}
             }
-            if self.may_deliver() {
-                self.dispatch(self.clock.monotonic()).await;
-                self.cancel().await;
-            }
+            self.dispatch_pass().await;
+        }
+    }
+
+    /// One pass.
+    pub(crate) async fn dispatch_pass(&self) {
+        if self.may_deliver() {
+            self.dispatch(self.clock.monotonic()).await;
+            self.cancel().await;
         }
     }
 
     /// Specs, and sessions that must end.
     pub(crate) async fn run_specs(self: Arc<Self>, mut wake: Wake) {
-        let (mut specs_due, mut ended_due) = (Duration::ZERO, Duration::ZERO);
+        let mut due = SpecsDue::default();
         while !self.over.is_cancelled() {
             // Both arms are cancel-safe: a wake-up that is not taken stays.
             tokio::select! {
                 () = self.over.cancelled() => return,
                 () = wake.wait(self.timing.ended.min(self.timing.specs)) => {}
             }
-            // Taken before the pass looks: a wake-up during it means another pass.
-            let poked = self.poked.swap(false, Ordering::SeqCst);
-            let now = self.clock.monotonic();
-            if !self.may_deliver() {
-                continue;
+            if self.may_deliver() {
+                self.specs_pass(&mut due).await;
+                self.clock.sleep(SPEC_PAUSE).await;
             }
-            if poked || now >= ended_due {
-                ended_due = now + self.timing.ended;
-                self.end_revoked().await;
-            }
-            if poked || now >= specs_due {
-                specs_due = now + self.timing.specs;
-                self.push_specs().await;
-            }
-            self.clock.sleep(SPEC_PAUSE).await;
+        }
+    }
+
+    /// One pass over what is due, or over all of it after a wake-up.
+    pub(crate) async fn specs_pass(&self, due: &mut SpecsDue) {
+        if !self.may_deliver() {
+            return;
+        }
+        // Taken before the pass looks: a wake-up during it means another pass.
+        let poked = self.poked.swap(false, Ordering::SeqCst);
+        let now = self.clock.monotonic();
+        if poked || now >= due.ended {
+            due.ended = now + self.timing.ended;
+            self.end_revoked().await;
+        }
+        if poked || now >= due.specs {
+            due.specs = now + self.timing.specs;
+            self.push_specs().await;
         }
     }
 

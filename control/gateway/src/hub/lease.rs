@@ -24,7 +24,7 @@ impl Hub {
     }
 
     /// One renewal; says how long to pause.
-    async fn renew_once(&self) -> Duration {
+    pub(crate) async fn renew_once(&self) -> Duration {
         let asked = self.clock.monotonic();
         self.metrics.call("renew");
         // A renewal that takes as long as the lease has renewed nothing. Dropping the call is safe: it may be repeated.
