@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use bench::figures::Figure;
 use bench::usage::{self, Usage};
 use serde_json::json;
 
@@ -43,13 +44,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         admin.ok("sites.create", json!({ "name": "bench" })).await?;
         admin.ok("pools.create", json!({ "name": "gpu", "class": "gpu" })).await
     })?;
-    println!(
-        "binary:  {:.1} MiB of code and data, without symbols",
-        program_bytes("bcd")? as f64 / 1048576.0
-    );
+    Figure::of("bcd: binary, code and data without symbols", mib(program_bytes("bcd")?), "MiB")
+        .at_most(20.0, 12.0)
+        .note("the release profile; what ships is smaller")
+        .say()?;
 
     let bound = Connection::open()?;
-    watch("bound: a program with one TLS connection", bound.pid(), lasts)?;
+    let bare = watch("bound: a program with one TLS connection", bound.pid(), lasts)?;
     drop(bound);
     let simulated = simulated(&plane, &dir.path().join("sim"), &runtime)?;
     let host = host(&plane, &dir.path().join("host"), &runtime)?;
@@ -58,9 +59,38 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Both at once: they are idle, and so is the rest.
     std::thread::scope(|scope| {
         let one = scope.spawn(|| watch("bcd sim, 1 machine", simulated.pid(), lasts));
-        watch("bcd node, this machine's inventory", host.pid(), lasts)?;
-        one.join().map_err(|_| anyhow::anyhow!("watching failed"))?
+        let node = watch("bcd node, this machine's inventory", host.pid(), lasts)?;
+        one.join().map_err(|_| anyhow::anyhow!("watching failed"))??;
+        Figure::of("bcd node, idle: resident memory", mib(node.resident_p50), "MiB")
+            .beside("a program with one TLS connection", mib(bare.resident_p50))
+            .slowest(mib(node.resident_max))
+            .at_most(12.0, 8.0)
+            .note(format!(
+                "PSS {:.1} MiB, of the bound {:.1}",
+                mib(node.proportional),
+                mib(bare.proportional)
+            ))
+            .say()?;
+        Figure::of("bcd node, idle: CPU of a core", node.cpu_percent, "%")
+            .slowest(node.cpu_percent_max)
+            .at_most(0.3, 0.1)
+            .note(format!("{:.1} wake-ups a second; slowest is the busiest second", node.wakeups))
+            .say()
     })
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / 1048576.0
+}
+
+struct Watched {
+    resident_p50: u64,
+    resident_max: u64,
+    proportional: u64,
+    cpu_percent: f64,
+    cpu_percent_max: f64,
+    /// A second.
+    wakeups: f64,
 }
 
 /// What of the program is loaded when it runs: the segments of a 64-bit ELF file that are.
@@ -135,7 +165,7 @@ fn wait_ready(plane: &Plane, runtime: &tokio::runtime::Runtime, wanted: usize) -
     }
 }
 
-fn watch(what: &str, pid: u32, lasts: Duration) -> anyhow::Result<()> {
+fn watch(what: &str, pid: u32, lasts: Duration) -> anyhow::Result<Watched> {
     let first = usage::of(pid)?;
     let started = Instant::now();
     let mut seen: Vec<Usage> = vec![first];
@@ -148,16 +178,23 @@ fn watch(what: &str, pid: u32, lasts: Duration) -> anyhow::Result<()> {
     let busiest = seen.windows(2).map(|two| cpu(&two[0], &two[1])).fold(0.0, f64::max);
     let mut sizes: Vec<u64> = seen.iter().map(|usage| usage.resident_bytes).collect();
     sizes.sort_unstable();
-    let mib = |bytes: u64| bytes as f64 / 1048576.0;
+    let watched = Watched {
+        resident_p50: sizes[sizes.len() / 2],
+        resident_max: sizes[sizes.len() - 1],
+        proportional: last.proportional_bytes,
+        cpu_percent: cpu(&first, &last) / lasted * 100.0,
+        cpu_percent_max: busiest * 100.0,
+        wakeups: last.sleeps.saturating_sub(first.sleeps) as f64 / lasted,
+    };
     println!(
         "{what:<44} RSS p50 {:.1} max {:.1} MiB   PSS {:.1} MiB   {} threads\n  CPU {:.3} % of a core, busiest second {:.0} %   {:.1} wake-ups/s",
-        mib(sizes[sizes.len() / 2]),
-        mib(sizes[sizes.len() - 1]),
-        mib(last.proportional_bytes),
+        mib(watched.resident_p50),
+        mib(watched.resident_max),
+        mib(watched.proportional),
         last.threads,
-        cpu(&first, &last) / lasted * 100.0,
-        busiest * 100.0,
-        last.sleeps.saturating_sub(first.sleeps) as f64 / lasted,
+        watched.cpu_percent,
+        watched.cpu_percent_max,
+        watched.wakeups,
     );
-    Ok(())
+    Ok(watched)
 }

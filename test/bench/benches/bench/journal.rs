@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::journal::{Entry, FILE_BYTES_MAX, JournalStore, RedbJournal, Stage, Write};
-use bench::figures::{Run, Sample, median};
+use bench::figures::{Figure, Run, Sample, median};
 use bench::probe;
 use kit::{Clock, OsRng, Rng, SystemClock};
 use model::{CommandId, Timestamp};
@@ -47,10 +47,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             runtime.block_on(commits("journal, 64 records a commit", &journal, 1, WRITERS, lasts))?,
         );
     }
-    println!("\nratios, of the medians");
-    println!("1 writer / append + fdatasync              {:.2}", median(&one) / median(&raw));
-    println!("64 writers / append + fdatasync            {:.2}", median(&many) / median(&raw));
-    println!("64 records a commit / append of 64         {:.2}", median(&batch) / median(&raw_batch));
+    println!();
+    let (one_at_once, of_batch) = ("append 128 bytes + fdatasync", "append 64 x 128 bytes + fdatasync");
+    Figure::rate("journal appends, 1 writer", "/s", &one)
+        .beside(one_at_once, median(&raw))
+        .ratio_at_least(0.6, 0.95)
+        .say()?;
+    Figure::rate("journal appends, 64 writers", "/s", &many)
+        .beside(one_at_once, median(&raw))
+        .ratio_at_least(8.0, 20.0)
+        .say()?;
+    Figure::rate("journal appends, 64 records a commit", "/s", &batch)
+        .beside(of_batch, median(&raw_batch))
+        .say()?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bench::figures::{Run, median, per_second};
+use bench::figures::{Figure, Run, median, per_second};
 use bench::{probe, usage};
 use store::Store;
 use store::embedded::Embedded;
@@ -92,7 +92,9 @@ async fn measure(args: &Args, plane: &Plane, dir: &std::path::Path) -> anyhow::R
     let rate = median(&ours);
     println!("reservations / as many rows in as many transactions   {:.2}", rate / median(&in_parts));
     println!("reservations / as many rows in one transaction        {:.2}", rate / median(&at_once));
-    Ok(())
+    Figure::rate("reservations, created through the API", "/s", &ours)
+        .beside("as many rows in as many transactions", median(&in_parts))
+        .say()
 }
 
 /// One run, with what it took of the database and of the processors.

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use bench::figures::{Run, Sample, median};
+use bench::figures::{Figure, Run, Sample, median};
 use bench::usage::{self, Usage};
 use kit::{Clock, SystemClock};
 use model::Timestamp;
@@ -97,12 +97,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let resident = |seen: &[Seen]| middle(|seen| seen.resident_each, seen);
     let cpu = |seen: &[Seen]| middle(|seen| seen.cpu_each, seen);
-    println!("memory of a session / of a bare connection      {:.2}", resident(&ours) / resident(&bare));
     println!("CPU to connect / to accept a bare connection    {:.2}", cpu(&ours) / cpu(&bare));
     println!(
         "CPU to connect / a raw handshake's server half  {:.2}",
         cpu(&ours) / (server.as_secs_f64() * 1e6)
     );
+    Figure::of("gateway: memory of a session", resident(&ours), "KiB")
+        .beside("a bare TLS connection", resident(&bare))
+        .at_most(40.0, 24.0)
+        .note(format!("{} sessions", args.sessions))
+        .say()?;
+    Figure::of("gateway: CPU of a heartbeat", middle(|seen| seen.cpu_beat, &ours), "us")
+        .at_most(40.0, 20.0)
+        .say()?;
     let rates = |seen: Vec<Seen>| median(&seen.into_iter().map(|seen| seen.connected).collect::<Vec<_>>());
     println!("connections a second / bare                     {:.2}", rates(ours) / rates(bare));
     Ok(())
@@ -139,6 +146,8 @@ struct Seen {
     resident_each: f64,
     /// Microseconds of the server.
     cpu_each: f64,
+    /// Microseconds of the server for each heartbeat; zero where there are none.
+    cpu_beat: f64,
 }
 
 impl Seen {
@@ -166,10 +175,11 @@ impl Seen {
         println!("{connected}");
         let open = usage::of(server.pid())?;
         let sessions = (share * args.processes) as f64;
-        let seen = Self {
+        let mut seen = Self {
             connected,
             resident_each: grown(&idle, &open) / sessions,
             cpu_each: (open.cpu - idle.cpu).as_secs_f64() * 1e6 / sessions,
+            cpu_beat: 0.0,
         };
         println!(
             "  {:.1} KiB and {:.0} us CPU each, of the server; {:.0} us of the nodes; the empty server has {:.1} MiB",
@@ -179,19 +189,20 @@ impl Seen {
             idle.resident_bytes as f64 / 1048576.0,
         );
         if !bare {
-            beat(&mut nodes, &server, &idle, &open, sessions)?;
+            seen.cpu_beat = beat(&mut nodes, &server, &idle, &open, sessions)?;
         }
         Ok(seen)
     }
 }
 
+/// Gives the server's microseconds for each.
 fn beat(
     nodes: &mut [Process],
     server: &Process,
     idle: &Usage,
     open: &Usage,
     sessions: f64,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<f64> {
     let before = cpu_of(nodes)?;
     let started = Instant::now();
     say_all(nodes)?;
@@ -208,13 +219,13 @@ fn beat(
         bench::figures::short(rounds.percentile(50)),
         bench::figures::short(rounds.percentile(100)),
     );
+    let each = (beaten.cpu - open.cpu).as_secs_f64() * 1e6 / beats;
     println!(
-        "  {:.1} us CPU each, of the server; {:.1} us of the nodes; {:.1} KiB a session after them",
-        (beaten.cpu - open.cpu).as_secs_f64() * 1e6 / beats,
+        "  {each:.1} us CPU each, of the server; {:.1} us of the nodes; {:.1} KiB a session after them",
         (cpu_of(nodes)? - before).as_secs_f64() * 1e6 / beats,
         grown(idle, &beaten) / sessions,
     );
-    Ok(())
+    Ok(each)
 }
 
 fn name(what: &str, bare: bool) -> String {
