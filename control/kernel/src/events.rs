@@ -195,6 +195,28 @@ pub async fn append(
     tenant_id: Option<TenantId>,
     data: Value,
 ) -> Result<(), StoreError> {
+    let event = made(rng, &News { kind, id: id.to_string(), tenant_id, data });
+    store::outbox::append(tx, event).await
+}
+
+/// An event to append with others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct News {
+    pub kind: EventKind,
+    /// Of its subject, whose kind the event's kind says.
+    pub id: String,
+    pub tenant_id: Option<TenantId>,
+    pub data: Value,
+}
+
+/// Many [`append`]s in one statement, numbered in this order.
+pub async fn append_all(tx: &mut Tx<'_>, rng: &dyn Rng, news: &[News]) -> Result<(), StoreError> {
+    let events: Vec<store::outbox::Event<'_>> = news.iter().map(|one| made(rng, one)).collect();
+    store::outbox::append_all(tx, &events).await
+}
+
+fn made(rng: &dyn Rng, news: &News) -> store::outbox::Event<'static> {
+    let News { kind, id, tenant_id, data } = news;
     if cfg!(debug_assertions) {
         let unknown = data
             .as_object()
@@ -207,7 +229,7 @@ pub async fn append(
     }
     let subject = format!("{}/{id}", kind.subject_kind());
     let id = EventId::from_uuid(uuid::Builder::from_random_bytes(rng.bytes()).into_uuid());
-    store::outbox::append(tx, store::outbox::Event { id, kind: kind.name(), subject, tenant_id, data }).await
+    store::outbox::Event { id, kind: kind.name(), subject, tenant_id: *tenant_id, data: data.clone() }
 }
 
 /// The reference page, from the table.

@@ -112,6 +112,15 @@ pub async fn wake(tx: &mut Tx<'_>, queue_name: &'static str, key: &str) -> Resul
     wake_in(tx, queue_name, key, Duration::ZERO).await
 }
 
+/// Wakes a queue's handler for many keys when the transaction commits.
+pub async fn wake_all(
+    tx: &mut Tx<'_>,
+    queue_name: &'static str,
+    keys: &[String],
+) -> Result<(), store::StoreError> {
+    store::work::enqueue_all(tx, queue(queue_name), keys).await
+}
+
 /// Wakes a queue's handler for a key after a delay, or earlier if it is to be woken earlier already.
 pub async fn wake_in(
     tx: &mut Tx<'_>,

@@ -15,6 +15,18 @@ pub(crate) const AUDIT_UPSERT: Sql = sql(
        outcome = excluded.outcome, detail = audit.detail || excluded.detail",
 );
 
+/// [`AUDIT_UPSERT`] for many calls; what a call is about is given once for each.
+pub(crate) const AUDIT_UPSERT_ALL: Sql = sql(
+    "audit_upsert_all",
+    "INSERT INTO audit (audit_id, at, tenant_id, principal, principal_id, action, resource, decision, outcome,
+                        request_id, source_ip, detail)
+     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::text[], $5::uuid[], $6::text[], $7::text[],
+                          $8::text[], $9::text[], $10::uuid[], $11::text[], $12::jsonb[])
+     ON CONFLICT (at, audit_id) DO UPDATE SET
+       tenant_id = excluded.tenant_id, resource = excluded.resource, decision = excluded.decision,
+       outcome = excluded.outcome, detail = audit.detail || excluded.detail",
+);
+
 pub(crate) const AUDIT_SYSTEM: Sql = sql(
     "audit_system",
     "INSERT INTO audit (audit_id, tenant_id, principal, action, resource, decision, outcome, detail)
@@ -53,6 +65,7 @@ pub(crate) const MAY_ACT: Sql = sql("may_act", "SELECT NOT observe_only AS may_a
 #[cfg(test)]
 pub(crate) const ALL: &[Sql] = &[
     AUDIT_UPSERT,
+    AUDIT_UPSERT_ALL,
     AUDIT_SYSTEM,
     IDEMPOTENCY_INSERT,
     IDEMPOTENCY_GET,

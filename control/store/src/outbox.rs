@@ -25,6 +25,14 @@ const APPEND: Sql = sql(
     "outbox_append",
     "INSERT INTO outbox (event_id, kind, subject, tenant_id, data) VALUES ($1, $2, $3, $4, $5)",
 );
+/// In the order they are given in, which is the order they are numbered in.
+const APPEND_ALL: Sql = sql(
+    "outbox_append_all",
+    "INSERT INTO outbox (event_id, kind, subject, tenant_id, data)
+     SELECT event_id, kind, subject, tenant_id, data
+     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::jsonb[])
+       WITH ORDINALITY AS e (event_id, kind, subject, tenant_id, data, place) ORDER BY place",
+);
 const TAKE: Sql = sql("outbox_take", "SELECT outbox_id FROM outbox ORDER BY outbox_id LIMIT $1 FOR UPDATE");
 const ENSURE: Sql = sql(
     "events_partition_ensure",
@@ -58,7 +66,8 @@ const RANGE: Sql = sql(
     "SELECT (SELECT min(seq) FROM events) AS first, (SELECT seq FROM event_head) AS head",
 );
 
-pub(crate) const STATEMENTS: &[Sql] = &[APPEND, TAKE, ENSURE, MOVE, AFTER, AFTER_OF_TENANT, RANGE];
+pub(crate) const STATEMENTS: &[Sql] =
+    &[APPEND, APPEND_ALL, TAKE, ENSURE, MOVE, AFTER, AFTER_OF_TENANT, RANGE];
 
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,6 +125,22 @@ pub enum Relayed {
 pub async fn append(tx: &mut Tx<'_>, event: Event<'_>) -> Result<(), StoreError> {
     let tenant_id = event.tenant_id.map(TenantId::uuid);
     tx.execute(&APPEND, &[&event.id.uuid(), &event.kind, &event.subject, &tenant_id, &event.data]).await?;
+    tx.notify(OUTBOX_CHANNEL, "");
+    Ok(())
+}
+
+/// Writes many events in the caller's transaction by one statement.
+pub async fn append_all(tx: &mut Tx<'_>, events: &[Event<'_>]) -> Result<(), StoreError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<uuid::Uuid> = events.iter().map(|event| event.id.uuid()).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event.kind).collect();
+    let subjects: Vec<&str> = events.iter().map(|event| event.subject.as_str()).collect();
+    let tenants: Vec<Option<uuid::Uuid>> =
+        events.iter().map(|event| event.tenant_id.map(TenantId::uuid)).collect();
+    let data: Vec<&Value> = events.iter().map(|event| &event.data).collect();
+    tx.execute(&APPEND_ALL, &[&ids, &kinds, &subjects, &tenants, &data]).await?;
     tx.notify(OUTBOX_CHANNEL, "");
     Ok(())
 }

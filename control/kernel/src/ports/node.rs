@@ -29,6 +29,14 @@ pub struct NodeFacts {
     pub unhealthy: BTreeMap<String, String>,
 }
 
+/// One of many reports that are handled together. Verified as [`NodeObserver::report`] says.
+#[derive(Debug, Clone, Copy)]
+pub struct Reported<'a> {
+    pub node_id: NodeId,
+    pub report: &'a NodeReport,
+    pub observed_at: Timestamp,
+}
+
 /// Hears what happens to nodes, inside the transaction in which it happens.
 pub trait NodeObserver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
@@ -56,6 +64,18 @@ pub trait NodeObserver: Send + Sync + 'static {
         report: &'a NodeReport,
         observed_at: Timestamp,
     ) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// Many reports in a few statements, of any number of nodes, those of one node in its order. Gives the places, rising,
+    /// of those it did not handle: the caller then hands each to [`report`](Self::report) by itself, after the others. An
+    /// error undoes the transaction, and the caller hands over all of them one by one.
+    fn reports<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        reports: &'a [Reported<'a>],
+    ) -> BoxFuture<'a, Result<Vec<usize>, Fault>> {
+        let _ = tx;
+        Box::pin(async move { Ok((0..reports.len()).collect()) })
+    }
 
     /// Whether anything of this module is still on the node: what is asked before a node is removed.
     fn holds<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<Vec<String>, Fault>>;
