@@ -146,10 +146,10 @@ pub fn kebab(camel: &str) -> String {
     out
 }
 
-/// A request's field as the command line's flag, without dashes: `memoryGiB` to `memory-gib`, `hugepages1Gi` to
+/// A request's field as the command line's flag, without dashes: `memoryMiB` to `memory-mib`, `hugepages1Gi` to
 /// `hugepages-1gi`. Kebab case alone would tear the units apart.
 pub fn flag(field: &str) -> String {
-    kebab(&field.replace("GiB", "Gib").replace("1Gi", "-1gi"))
+    kebab(&field.replace("GiB", "Gib").replace("MiB", "Mib").replace("1Gi", "-1gi"))
 }
 
 /// Declares a method: its type, name, idempotency, resource kind, request, response, own errors and summary.

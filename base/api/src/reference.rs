@@ -11,7 +11,7 @@ const INTRO: &str = "# API reference
 
 Every method is `POST /api/compute/<group>/<verb>` with a JSON object in and out and `Authorization: Bearer bct_…`.
 Unknown fields are refused. Ids carry their kind (`node_…`); where a *ref* is taken, a name does too. Times are RFC 3339
-in UTC, sizes are GiB, durations have their unit in the name.
+in UTC; sizes and durations have their unit in the name.
 
 - **Errors** are `{\"error\": {\"code\", \"message\", \"details\", \"requestId\", \"docs\"}}`; each code has a page under
   [errors](errors/). Any method may answer INVALID_INPUT, UNAUTHENTICATED, ACCESS_DENIED, RATE_LIMITED, UNAVAILABLE and

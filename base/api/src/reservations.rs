@@ -16,6 +16,10 @@ use crate::{
 mod explain;
 pub use explain::{ExplainReservation, Explanation, FitVerdict, NodeVerdict, VerdictGroup};
 
+/// 64 TiB, as `memoryGiB` and as `memoryMiB`.
+pub const MEMORY_GIB_MAX: u64 = 65_536;
+pub const MEMORY_MIB_MAX: u64 = MEMORY_GIB_MAX * 1024;
+
 words! {
     /// Who uses the GPUs.
     Binding, "binding" {
@@ -44,9 +48,13 @@ pub struct Device {
 pub struct HoldLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpu: Option<u64>,
+    /// `memoryMiB` rounded up.
     #[serde(rename = "memoryGiB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_gib: Option<u64>,
+    #[serde(rename = "memoryMiB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
     #[serde(rename = "hugepages1Gi")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages_1gi: Option<u64>,
@@ -74,8 +82,12 @@ pub struct Reservation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
     pub vcpu: u32,
+    /// `memoryMiB` rounded up: what counts against quotas, and what a policy is told.
     #[serde(rename = "memoryGiB")]
     pub memory_gib: u64,
+    /// What was asked for, exactly.
+    #[serde(rename = "memoryMiB")]
+    pub memory_mib: u64,
     #[serde(rename = "hugepages1Gi")]
     pub hugepages_1gi: u64,
     pub whole_node: bool,
@@ -141,7 +153,11 @@ pub struct CreateReservation {
     /// Memory.
     #[serde(rename = "memoryGiB")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_gib: Option<Int<0, 65_536>>,
+    pub memory_gib: Option<Int<0, MEMORY_GIB_MAX>>,
+    /// Memory to the MiB, in place of `memoryGiB`. Booked as it is; quotas and policies count it as GiB, rounded up.
+    #[serde(rename = "memoryMiB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<Int<0, MEMORY_MIB_MAX>>,
     /// Pages of 1 GiB, beside `memoryGiB`.
     #[serde(rename = "hugepages1Gi")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,18 +242,22 @@ pub struct ReleaseReservation {
     pub wait: Option<Wait>,
 }
 
+impl CreateReservation {
+    /// The memory asked for, in MiB, in whichever unit it was given.
+    pub fn memory_mib(&self) -> u64 {
+        explain::memory_mib(self.memory_gib, self.memory_mib)
+    }
+}
+
 fn check_create(request: &CreateReservation) -> Result<(), InvalidRequest> {
     if request.hours.is_some() && request.expires_at.is_some() {
         return Err(InvalidRequest::new("/expiresAt", "give hours or expiresAt, not both"));
     }
+    explain::check_memory(request.memory_gib.is_some(), request.memory_mib.is_some())?;
     explain::check_claim(
         request.gpus.map_or(0, Int::get),
         request.gpu_model.is_some(),
-        [
-            request.vcpu.map_or(0, Int::get),
-            request.memory_gib.map_or(0, Int::get),
-            request.hugepages_1gi.map_or(0, Int::get),
-        ],
+        [request.vcpu.map_or(0, Int::get), request.memory_mib(), request.hugepages_1gi.map_or(0, Int::get)],
         request.whole_node,
     )
 }

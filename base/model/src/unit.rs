@@ -13,3 +13,8 @@ pub const fn gib_to_bytes(gib: u64) -> Option<u64> {
 pub const fn bytes_to_gib(bytes: u64) -> u64 {
     bytes / GIB
 }
+
+/// MiB to whole GiB, rounded up: what they count for.
+pub const fn mib_to_gib_up(mib: u64) -> u64 {
+    mib.div_ceil(GIB / MIB)
+}

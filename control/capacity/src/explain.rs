@@ -7,7 +7,7 @@ use api::reservations::{Binding, ExplainReservation, Explanation, FitVerdict, No
 use api::{Method, Named, Word};
 use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault};
-use model::unit::GIB;
+use model::unit::{GIB, MIB};
 use model::{ErrorCode, NodeId, TenantId, Timestamp};
 use placer::{Hint, NoFit, Reason, Verdict};
 use serde_json::{Value, json};
@@ -99,7 +99,8 @@ fn wanted(ask: &Ask) -> String {
     };
     let gpus = amount(ask.gpus.into(), &gpu, &format!("{gpu}s"))
         .map(|text| if ask.gpus > 1 { text + " together" } else { text });
-    let memory = (ask.memory_gib > 0).then(|| format!("{} GiB of memory", ask.memory_gib));
+    let (memory, unit) = shortest(ask.memory_mib);
+    let memory = (memory > 0).then(|| format!("{memory} {unit} of memory"));
     let pages = amount(ask.hugepages_1gi, "page of 1 GiB", "pages of 1 GiB");
     let parts = [gpus, amount(ask.vcpu.into(), "CPU", "CPUs"), memory, pages];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -115,6 +116,16 @@ fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{} {value}", api::flag(name))
 }
 
+/// Whole GiB where they are, for those are what most people write.
+fn shortest(memory_mib: u64) -> (u64, &'static str) {
+    if memory_mib.is_multiple_of(GIB / MIB) { (memory_mib / (GIB / MIB), "GiB") } else { (memory_mib, "MiB") }
+}
+
+fn memory_flag(memory_mib: u64) -> String {
+    let (amount, unit) = shortest(memory_mib);
+    flag(&format!("memory{unit}"), amount)
+}
+
 /// What would fit, as what to write instead.
 fn hint(hint: &Hint) -> String {
     match hint {
@@ -122,7 +133,8 @@ fn hint(hint: &Hint) -> String {
         Hint::Split { nodes, gpus } => format!("{nodes} reservations with {}", flag("gpus", gpus)),
         Hint::Model { model } => flag("gpuModel", format_args!("{model:?}")),
         Hint::CpuMillis { cpu_millis } => flag("vcpu", cpu_millis / 1000),
-        Hint::MemoryBytes { memory_bytes } => flag("memoryGiB", memory_bytes / GIB),
+        Hint::MemoryBytes { memory_bytes } if *memory_bytes >= GIB => flag("memoryGiB", memory_bytes / GIB),
+        Hint::MemoryBytes { memory_bytes } => flag("memoryMiB", memory_bytes / MIB),
         Hint::Hugepages1gi { hugepages_1gi } => flag("hugepages1Gi", hugepages_1gi),
         Hint::WithoutSelector => "without --selector".to_owned(),
         Hint::WithoutAvoid | Hint::Wait { .. } => hint.to_string(),
@@ -132,11 +144,10 @@ fn hint(hint: &Hint) -> String {
 /// The claim as the command that explains it.
 fn command(pool: &str, ask: &Ask) -> String {
     let mut words = vec!["better-compute reservations explain".to_owned(), flag("pool", pool)];
-    let mut add = |name: &str, value: u64| words.extend((value > 0).then(|| flag(name, value)));
-    add("gpus", ask.gpus.into());
-    add("vcpu", ask.vcpu.into());
-    add("memoryGiB", ask.memory_gib);
-    add("hugepages1Gi", ask.hugepages_1gi);
+    words.extend((ask.gpus > 0).then(|| flag("gpus", ask.gpus)));
+    words.extend((ask.vcpu > 0).then(|| flag("vcpu", ask.vcpu)));
+    words.extend((ask.memory_mib > 0).then(|| memory_flag(ask.memory_mib)));
+    words.extend((ask.hugepages_1gi > 0).then(|| flag("hugepages1Gi", ask.hugepages_1gi)));
     words.extend(ask.gpu_model.as_ref().map(|model| flag("gpuModel", format_args!("{model:?}"))));
     words.extend(ask.whole_node.then(|| format!("--{}", api::flag("wholeNode"))));
     words.join(" ")
@@ -220,7 +231,7 @@ fn subject_of(
             gpus: request.gpus.map_or(0, |gpus| gpus.get_u32()),
             gpu_model: request.gpu_model.as_ref().map(|model| model.as_str().to_owned()),
             vcpu: request.vcpu.map_or(0, |vcpu| vcpu.get_u32()),
-            memory_gib: request.memory_gib.map_or(0, |memory| memory.get()),
+            memory_mib: request.memory_mib(),
             hugepages_1gi: request.hugepages_1gi.map_or(0, |pages| pages.get()),
             whole_node: request.whole_node,
             binding: request.binding.map_or(Binding::Hold, |binding| binding.0),

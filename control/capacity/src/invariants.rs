@@ -77,7 +77,8 @@ pub(crate) const RULES: &[Sql] = &[
         "what is held of a quota is what was asked",
         "SELECT format('%s: %s %s held', r.reservation_id, w.resource, coalesce(h.amount, 0)) AS what
          FROM reservations r
-         CROSS JOIN LATERAL (VALUES ('gpu', r.gpus::bigint), ('vcpu', r.vcpu::bigint), ('memoryGiB', r.memory_gib)) w (resource, amount)
+         CROSS JOIN LATERAL (VALUES ('gpu', r.gpus::bigint), ('vcpu', r.vcpu::bigint),
+                                    ('memoryGiB', (r.memory_mib + 1023) / 1024)) w (resource, amount)
          LEFT JOIN quota_holds h ON h.reservation_id = r.reservation_id AND h.resource = w.resource
          WHERE r.state IN ('scheduling', 'placed', 'active', 'releasing')
            AND (coalesce(h.amount, 0) < w.amount OR (coalesce(h.amount, 0) > w.amount AND NOT r.whole_node))

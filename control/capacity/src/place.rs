@@ -7,7 +7,7 @@ use kernel::events::EventKind;
 use kernel::module::wake;
 use kernel::ports::node::SPEC_QUEUE;
 use model::lifecycle::{ReservationEvent, ReservationState};
-use model::unit::bytes_to_gib;
+use model::unit::GIB;
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId};
 use placer::{Claim, CpuSet, Placement};
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ pub(crate) fn quota_placed(ask: &Ask, placement: &Placement) -> Vec<(&'static st
     }
     let booking = &placement.booking;
     let vcpu = booking.cpu_millis.div_ceil(1000);
-    ask.quota(booking.atoms.len() as u64, vcpu, bytes_to_gib(booking.memory_bytes))
+    ask.quota(booking.atoms.len() as u64, vcpu, booking.memory_bytes.div_ceil(GIB))
 }
 
 /// What the node is to confine it to; none when nothing of the host was asked for.

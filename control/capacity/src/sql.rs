@@ -19,7 +19,7 @@ pub use booking::*;
 pub const RESERVATION_INSERT: Sql = sql(
     "reservation_insert",
     "INSERT INTO reservations (reservation_id, tenant_id, pool_id, created_by, name, state, gpus, gpu_model, vcpu,
-       memory_gib, hugepages_1gi, whole_node, binding, selector, starts_at, expires_at)
+       memory_mib, hugepages_1gi, whole_node, binding, selector, starts_at, expires_at)
      VALUES ($1, $2, $3, $4, $5, 'draft', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
 );
 pub const RESERVATION_DRAFT_DELETE: Sql =
@@ -92,7 +92,7 @@ pub const POOLS_WAITING: Sql = sql(
 );
 pub const RESERVATIONS_IN_LINE: Sql = sql(
     "reservations_in_line",
-    "SELECT reservation_id, tenant_id, pool_id, gpus, gpu_model, vcpu, memory_gib, hugepages_1gi, whole_node, binding,
+    "SELECT reservation_id, tenant_id, pool_id, gpus, gpu_model, vcpu, memory_mib, hugepages_1gi, whole_node, binding,
        selector, CASE WHEN avoid_until > compute_now() THEN avoid ELSE '{}' END AS avoid
      FROM reservations WHERE pool_id = $1 AND state = 'scheduling' AND reservation_id > $2
      ORDER BY reservation_id LIMIT 500",
@@ -103,7 +103,7 @@ macro_rules! reservation_select {
     ($rest:literal) => {
         concat!(
             "SELECT r.reservation_id, r.tenant_id, r.pool_id, r.created_by, r.name, r.state, r.gpus, r.gpu_model, r.vcpu,
-       r.memory_gib, r.hugepages_1gi, r.whole_node, r.binding, r.selector, r.attempts, r.waiting_reason, r.failure,
+       r.memory_mib, r.hugepages_1gi, r.whole_node, r.binding, r.selector, r.attempts, r.waiting_reason, r.failure,
        r.release_to, r.starts_at, r.expires_at, r.created_at, r.updated_at, r.placed_at, r.active_at, r.ended_at,
        t.name AS tenant_name, u.name AS created_by_name,
        p.name AS pool_name, p.class AS pool_class,

@@ -6,7 +6,7 @@ use api::reservations::Binding;
 use kernel::ports::iam::Resource;
 use kernel::{ApiError, Fault};
 use model::lifecycle::{NodeState, ReservationEvent, ReservationState};
-use model::unit::GIB;
+use model::unit::{MIB, mib_to_gib_up};
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId, Timestamp, UserId};
 use placer::{CAPABILITY_LIMITS, Claim};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub(crate) struct Ask {
     pub gpus: u32,
     pub gpu_model: Option<String>,
     pub vcpu: u32,
-    pub memory_gib: u64,
+    pub memory_mib: u64,
     pub hugepages_1gi: u64,
     pub whole_node: bool,
     pub binding: Binding,
@@ -41,7 +41,7 @@ impl Ask {
             gpus: whole(row.get::<_, i32>("gpus").into()) as u32,
             gpu_model: row.get("gpu_model"),
             vcpu: whole(row.get::<_, i32>("vcpu").into()) as u32,
-            memory_gib: whole(row.get("memory_gib")),
+            memory_mib: whole(row.get("memory_mib")),
             hugepages_1gi: whole(row.get("hugepages_1gi")),
             whole_node: row.get("whole_node"),
             binding,
@@ -51,7 +51,7 @@ impl Ask {
 
     /// Whether the node is to confine the hold. A whole machine is not confined within itself.
     pub fn is_limited(&self) -> bool {
-        !self.whole_node && (self.vcpu > 0 || self.memory_gib > 0 || self.hugepages_1gi > 0)
+        !self.whole_node && (self.vcpu > 0 || self.memory_mib > 0 || self.hugepages_1gi > 0)
     }
 
     pub fn claim(&self, avoid: impl IntoIterator<Item = NodeId>) -> Claim {
@@ -72,7 +72,7 @@ impl Ask {
             model: self.gpu_model.clone(),
             gpu_memory_bytes_min: 0,
             cpu_millis: u64::from(self.vcpu) * 1000,
-            memory_bytes: self.memory_gib.saturating_mul(GIB),
+            memory_bytes: self.memory_mib.saturating_mul(MIB),
             hugepages_1gi: self.hugepages_1gi,
             whole_node: self.whole_node,
             selector: self.selector.clone(),
@@ -91,7 +91,7 @@ impl Ask {
     }
 
     pub fn quota_asked(&self) -> Vec<(&'static str, i64)> {
-        self.quota(self.gpus.into(), self.vcpu.into(), self.memory_gib)
+        self.quota(self.gpus.into(), self.vcpu.into(), mib_to_gib_up(self.memory_mib))
     }
 }
 
@@ -124,7 +124,7 @@ impl Subject {
             .with("resource.gpus", ask.gpus)
             .with("resource.gpuModel", ask.gpu_model.clone())
             .with("resource.vcpu", ask.vcpu)
-            .with("resource.memoryGiB", ask.memory_gib)
+            .with("resource.memoryGiB", mib_to_gib_up(ask.memory_mib))
             .with("resource.hugepages1Gi", ask.hugepages_1gi)
             .with("resource.binding", ask.binding.name())
             .with("resource.wholeNode", ask.whole_node)

@@ -5,7 +5,7 @@ use api::{Condition, Named, Selector, Word};
 use model::Timestamp;
 use model::condition::Severity;
 use model::lifecycle::NodeState;
-use model::unit::bytes_to_gib;
+use model::unit::{MIB, mib_to_gib_up};
 
 use crate::state::{Held, Reserved, StoredLimits};
 
@@ -24,7 +24,8 @@ pub(crate) fn reservation(reserved: &Reserved) -> Reservation {
         gpus: ask.gpus,
         gpu_model: ask.gpu_model.clone(),
         vcpu: ask.vcpu,
-        memory_gib: ask.memory_gib,
+        memory_gib: mib_to_gib_up(ask.memory_mib),
+        memory_mib: ask.memory_mib,
         hugepages_1gi: ask.hugepages_1gi,
         whole_node: ask.whole_node,
         binding: Word(ask.binding),
@@ -73,9 +74,11 @@ fn devices(held: &Held) -> Vec<Device> {
 fn limits(limits: &StoredLimits) -> HoldLimits {
     let some = |amount: u64| (amount > 0).then_some(amount);
     let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let memory_mib = limits.memory_bytes / MIB;
     HoldLimits {
         vcpu: some(limits.cpu_millis / 1000),
-        memory_gib: some(bytes_to_gib(limits.memory_bytes)),
+        memory_gib: some(mib_to_gib_up(memory_mib)),
+        memory_mib: some(memory_mib),
         hugepages_1gi: some(limits.hugepages_1gi),
         cpus: text(&limits.cpus),
         mems: text(&limits.mems),

@@ -21,6 +21,24 @@ fn an_unknown_field_names_the_one_that_was_meant() {
 }
 
 #[test]
+fn memory_is_given_in_one_unit_and_read_in_the_finer() {
+    for body in [json!({"pool": "gpu", "memoryMiB": 2048}), json!({"pool": "gpu", "memoryGiB": 2})] {
+        assert_eq!(parse_request::<reservations::Create>(body.clone()).unwrap().memory_mib(), 2048);
+        assert_eq!(parse_request::<reservations::Explain>(body).unwrap().memory_mib(), 2048);
+    }
+    let both = json!({"pool": "gpu", "memoryGiB": 1, "memoryMiB": 512});
+    for (pointer, _) in
+        [refusal::<reservations::Create>(both.clone()), refusal::<reservations::Explain>(both)]
+    {
+        assert_eq!(pointer, "/memoryMiB");
+    }
+    let part = json!({"pool": "gpu", "memoryMiB": 0.5});
+    assert_eq!(refusal::<reservations::Create>(part).0, "/memoryMiB");
+    let nothing = json!({"pool": "gpu", "memoryMiB": 0});
+    assert_eq!(refusal::<reservations::Create>(nothing).0, "");
+}
+
+#[test]
 fn a_body_that_is_no_object_is_refused() {
     for body in [json!(["sim-0"]), json!("sim-0"), json!(null), json!(4)] {
         assert_eq!(refusal::<nodes::Get>(body), (String::new(), "expected a JSON object".to_owned()));

@@ -4,7 +4,7 @@ use model::{NodeId, PoolId, TenantId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Binding;
+use super::{Binding, MEMORY_GIB_MAX, MEMORY_MIB_MAX};
 use crate::listing::is_false;
 use crate::words::words;
 use crate::{Id, Int, InvalidRequest, Named, Ref, Selector, Text, Word};
@@ -27,7 +27,11 @@ pub struct ExplainReservation {
     /// Memory.
     #[serde(rename = "memoryGiB")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_gib: Option<Int<0, 65_536>>,
+    pub memory_gib: Option<Int<0, MEMORY_GIB_MAX>>,
+    /// Memory to the MiB, in place of `memoryGiB`.
+    #[serde(rename = "memoryMiB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<Int<0, MEMORY_MIB_MAX>>,
     #[serde(rename = "hugepages1Gi")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages_1gi: Option<Int<0, 65_536>>,
@@ -89,17 +93,32 @@ pub struct Explanation {
     pub hints: Vec<String>,
 }
 
+impl ExplainReservation {
+    /// The memory asked for, in MiB, in whichever unit it was given.
+    pub fn memory_mib(&self) -> u64 {
+        memory_mib(self.memory_gib, self.memory_mib)
+    }
+}
+
+pub fn memory_mib(gib: Option<Int<0, MEMORY_GIB_MAX>>, mib: Option<Int<0, MEMORY_MIB_MAX>>) -> u64 {
+    mib.map_or(gib.map_or(0, Int::get) * 1024, Int::get)
+}
+
 pub fn check(request: &ExplainReservation) -> Result<(), InvalidRequest> {
+    check_memory(request.memory_gib.is_some(), request.memory_mib.is_some())?;
     check_claim(
         request.gpus.map_or(0, Int::get),
         request.gpu_model.is_some(),
-        [
-            request.vcpu.map_or(0, Int::get),
-            request.memory_gib.map_or(0, Int::get),
-            request.hugepages_1gi.map_or(0, Int::get),
-        ],
+        [request.vcpu.map_or(0, Int::get), request.memory_mib(), request.hugepages_1gi.map_or(0, Int::get)],
         request.whole_node,
     )
+}
+
+pub fn check_memory(gib: bool, mib: bool) -> Result<(), InvalidRequest> {
+    if gib && mib {
+        return Err(InvalidRequest::new("/memoryMiB", "give memoryGiB or memoryMiB, not both"));
+    }
+    Ok(())
 }
 
 pub fn check_claim(
@@ -114,7 +133,7 @@ pub fn check_claim(
     if gpus == 0 && amounts == [0; 3] && !whole_node {
         return Err(InvalidRequest::new(
             "",
-            "the claim asks for nothing: give gpus, vcpu, memoryGiB or wholeNode",
+            "the claim asks for nothing: give gpus, vcpu, memoryGiB, memoryMiB or wholeNode",
         ));
     }
     Ok(())

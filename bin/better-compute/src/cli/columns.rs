@@ -304,7 +304,10 @@ fn reservation_holds(v: &Value) -> String {
         let gpus = format!("{}× {}", number(v, "gpus"), model(&known));
         parts.push(if known.is_empty() { format!("{} GPU", number(v, "gpus")) } else { gpus });
     }
-    for (path, unit) in [("vcpu", "vcpu"), ("memoryGiB", "GiB"), ("hugepages1Gi", "GiB pages")] {
+    // Whole GiB where it was asked for in such, and of an older server.
+    let whole = number(v, "memoryMiB").is_multiple_of(1024);
+    let memory = if whole { ("memoryGiB", "GiB") } else { ("memoryMiB", "MiB") };
+    for (path, unit) in [("vcpu", "vcpu"), memory, ("hugepages1Gi", "GiB pages")] {
         if number(v, path) > 0 {
             parts.push(format!("{} {unit}", number(v, path)));
         }

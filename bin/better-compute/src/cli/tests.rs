@@ -130,6 +130,7 @@ fn reservation(state: &str) -> Value {
     let at = "2026-03-01T11:00:00Z";
     json!({
         "id": id::<model::ReservationId>(1), "name": "train", "state": state, "gpus": 4, "vcpu": 32, "memoryGiB": 256,
+        "memoryMiB": 262_144,
         "hugepages1Gi": 0, "wholeNode": false, "binding": "hold", "selector": {}, "conditions": [], "attempts": 1,
         "tenant": {"id": id::<model::TenantId>(1), "name": "acme"}, "pool": {"id": id::<model::PoolId>(1), "name": "gpu"},
         "createdBy": {"id": id::<model::UserId>(1), "name": "alice"}, "devices": [], "dryRun": false,

@@ -77,7 +77,7 @@ pub fn short(text: &str, length: usize) -> String {
 
 /// `createdAt` to `created at`.
 pub fn words(camel: &str) -> String {
-    let camel = camel.replace("GiB", " (GiB)").replace("1Gi", " (1 GiB)");
+    let camel = camel.replace("GiB", " (GiB)").replace("MiB", " (MiB)").replace("1Gi", " (1 GiB)");
     let mut out = String::new();
     for (index, letter) in camel.char_indices() {
         let inside = camel[..index].contains('(');
@@ -136,6 +136,7 @@ mod tests {
         for (camel, text) in [
             ("createdAt", "created at"),
             ("memoryGiB", "memory (GiB)"),
+            ("memoryMiB", "memory (MiB)"),
             ("hugepages1Gi", "hugepages (1 GiB)"),
         ] {
             assert_eq!(words(camel), text);

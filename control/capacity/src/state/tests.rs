@@ -13,7 +13,7 @@ fn ask() -> Ask {
         gpus: 8,
         gpu_model: None,
         vcpu: 0,
-        memory_gib: 0,
+        memory_mib: 0,
         hugepages_1gi: 0,
         whole_node: false,
         binding: Binding::Hold,

@@ -33,6 +33,58 @@ async fn a_hold_without_devices_goes_from_placed_to_released() {
 }
 
 #[tokio::test]
+async fn memory_is_booked_to_the_mib_and_counted_in_whole_gib() {
+    let (cloud, nodes) = Cloud::with_nodes(1).await;
+    let shown = |told: &serde_json::Value| (told["memoryMiB"].as_u64(), told["memoryGiB"].as_u64());
+    let claim = json!({ "memoryMiB": 512 });
+    let small = cloud.reserve(claim.clone()).await;
+    assert_eq!((shown(&small), shown(&small["limits"])), ((Some(512), Some(1)), (Some(512), Some(1))));
+    let assignment = cloud.devices(nodes[0]).await.assignments.remove(0);
+    assert_eq!(assignment.limits.unwrap().memory_bytes, 512 << 20);
+    assert_eq!(cloud.db.scalar_i64("SELECT memory_bytes FROM host_bookings").await, 512 << 20);
+
+    let larger = cloud.reserve(json!({ "memoryMiB": 1025 })).await;
+    assert_eq!(shown(&larger), (Some(1025), Some(2)));
+    let whole = cloud.reserve(json!({ "memoryGiB": 3 })).await;
+    assert_eq!(shown(&whole), (Some(3072), Some(3)));
+    let counted =
+        "SELECT string_agg(amount::text, ' ' ORDER BY amount) FROM quota_holds WHERE resource = 'memoryGiB'";
+    assert_eq!(cloud.db.scalar_text(counted).await, "1 2 3");
+
+    cloud.call("quotas.set", json!({ "resource": "memoryGiB", "amount": 7 })).await.ok();
+    let refused = cloud.call("reservations.create", json!({ "pool": "gpu", "memoryMiB": 1025 })).await;
+    assert_eq!(refused.code(), "QUOTA_EXCEEDED");
+    assert_eq!(cloud.reserve(claim).await["state"], "placed");
+    let explained =
+        cloud.call("reservations.explain", json!({ "pool": "gpu", "memoryMiB": 600_000 })).await.ok();
+    assert_eq!(explained["summary"], "no node in pool \"gpu\" can hold 600000 MiB of memory");
+    assert_eq!(explained["hints"], json!(["--memory-gib 505"]));
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_was_booked_in_gib_is_kept_by_the_change_to_mib() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let placed = cloud.reserve(json!({ "memoryGiB": 3 })).await;
+    let bare = cloud.reserve(json!({ "gpus": 1 })).await;
+    cloud
+        .db
+        .batch(
+            "UPDATE reservations SET memory_mib = memory_mib / 1024;
+             ALTER TABLE reservations RENAME COLUMN memory_mib TO memory_gib;
+             DELETE FROM schema_migrations WHERE version >= 7",
+        )
+        .await;
+    for _ in 0..2 {
+        store::migrate::run(&cloud.db.store).await.unwrap();
+        assert_eq!(cloud.get(&placed).await["memoryMiB"], 3072);
+        assert_eq!(cloud.get(&bare).await["memoryMiB"], 0);
+        cloud.db.batch("DELETE FROM schema_migrations WHERE version = 7").await;
+    }
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
 async fn a_hold_without_devices_is_bound_by_its_own_name_alone() {
     let (cloud, _) = Cloud::with_nodes(1).await;
     let placed = cloud.reserve(json!({ "vcpu": 4 })).await;

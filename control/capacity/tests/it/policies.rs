@@ -56,6 +56,19 @@ fn with_pools(statement: Value) -> Value {
 }
 
 #[tokio::test]
+async fn a_policy_is_told_a_begun_gib_as_a_whole_one() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let caller = cloud.caller(ByPolicy::of(&with_pools(json!({
+        "sid": "Small", "effect": "allow", "actions": ["compute:reservations:create"],
+        "resources": ["compute-reservation/*"],
+        "conditions": { "NumericLessThanEquals": { "resource.memoryGiB": 1 } },
+    }))));
+    let ask = |memory: u64| json!({ "pool": "gpu", "memoryMiB": memory });
+    call(&caller, "reservations.create", ask(1024)).await.ok();
+    assert_eq!(call(&caller, "reservations.create", ask(1025)).await.code(), "ACCESS_DENIED");
+}
+
+#[tokio::test]
 async fn reserve_bounded_h100_allows_8_gpus_and_denies_9() {
     let (cloud, _) = Cloud::with_nodes(1).await;
     let policy = with_pools(json!({
