@@ -88,7 +88,8 @@ pub struct KindPolicy {
     pub lane: Lane,
     /// Running it a second time does no harm: a crash may be answered by running it again.
     pub retry_safe: bool,
-    /// Its success ends the process that runs it: the next boot or process is the proof.
+    /// Its success ends the process that runs it: the next boot or process is the proof. Until then a crash is answered by
+    /// running it again, which changes nothing about that one end.
     pub self_terminating: bool,
     /// The node signs its result.
     pub attested: bool,

@@ -149,6 +149,13 @@ impl Dispatcher {
         cx: &mut Cx<'_>,
     ) -> Delivered {
         match acceptance::check(facts, &body, &command) {
+            // An earlier process had begun: to say that nothing was done would not be known to be true.
+            Verdict::Reject(..) if cx.journal.entry(id).is_some_and(Head::is_running) => {
+                let update =
+                    rules::settled_update(id, &body.kind, &rules::Settlement::Interrupted, cx.boot_id);
+                settle(cx, id, &body.kind, update);
+                Delivered::default()
+            }
             Verdict::Reject(reason, message) => {
                 reject(cx, id, &body.kind, reason, message);
                 Delivered::default()

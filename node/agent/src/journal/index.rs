@@ -74,6 +74,10 @@ impl Head {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self.stage, HeadStage::Running { .. })
+    }
 }
 
 /// A report about to be journaled.

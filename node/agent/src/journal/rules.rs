@@ -50,6 +50,9 @@ pub fn resolve(entry: Option<&Head>, incarnation: IncarnationId, boot_id: &str) 
                 Answer::Settle(Settlement::Rebooted { previous_boot_id: ran_in.to_string() })
             }
             Some(policy) if policy.retry_safe => Answer::Check,
+            // It was to end the boot that we are still in. Whether it asked or not, to ask again brings about that same end
+            // and no second one.
+            Some(policy) if policy.self_terminating => Answer::Check,
             _ => Answer::Settle(Settlement::Interrupted),
         },
     }

@@ -239,23 +239,59 @@ fn a_deferred_command_can_be_cancelled() {
     assert!(rig.take_runs().is_empty());
 }
 
+/// A rig whose daemon was restarted while it waited for its machine to go down.
+fn restarted_before_the_reboot() -> Rig {
+    let mut rig = at_generation_one();
+    deliver(&mut rig, 1, CommandKind::NodeReboot);
+    assert_eq!(rig.take_runs(), [command_id(1)]);
+    rig.step(Input::Finished { id: command_id(1), outcome: Outcome::Ending });
+    assert_eq!(states(&rig.take_updates()), [CommandState::Acked, CommandState::Running]);
+    rig.restart();
+    rig.commit();
+    rig
+}
+
 #[test]
-fn a_reboot_succeeds_in_the_next_boot_and_fails_in_the_same_one() {
-    for (boot, expected) in [("boot-2", CommandState::Succeeded), ("boot-1", CommandState::Failed)] {
-        let mut rig = at_generation_one();
-        deliver(&mut rig, 1, CommandKind::NodeReboot);
-        assert_eq!(rig.take_runs(), [command_id(1)]);
-        rig.step(Input::Finished { id: command_id(1), outcome: Outcome::Ending });
-        assert_eq!(states(&rig.take_updates()), [CommandState::Acked, CommandState::Running]);
-        rig.boot = boot.into();
-        rig.restart();
-        rig.commit();
-        let hello = rig.greet();
-        assert_eq!(states(&hello.unacked_results), [expected], "{boot}");
-        assert_eq!(hello.boot_id, boot);
-        deliver(&mut rig, 1, CommandKind::NodeReboot);
-        assert!(rig.take_runs().is_empty());
-    }
+fn a_reboot_succeeds_in_the_next_boot() {
+    let mut rig = restarted_before_the_reboot();
+    rig.boot = "boot-2".into();
+    rig.restart();
+    rig.commit();
+    let hello = rig.greet();
+    assert_eq!(states(&hello.unacked_results), [CommandState::Succeeded]);
+    assert_eq!(hello.boot_id, "boot-2");
+    deliver(&mut rig, 1, CommandKind::NodeReboot);
+    assert!(rig.take_runs().is_empty());
+}
+
+#[test]
+fn a_reboot_that_has_not_come_is_asked_for_again_in_the_same_boot() {
+    let mut rig = restarted_before_the_reboot();
+    assert!(rig.greet().unacked_results.is_empty());
+    let welcome = rig.welcome();
+    rig.frame(Gateway::Welcome(welcome));
+    deliver(&mut rig, 1, CommandKind::NodeReboot);
+    assert_eq!(rig.take_runs(), [command_id(1)]);
+    deliver(&mut rig, 1, CommandKind::NodeReboot);
+    assert!(rig.take_runs().is_empty(), "it is under way");
+    rig.boot = "boot-2".into();
+    rig.restart();
+    rig.commit();
+    assert_eq!(states(&rig.greet().unacked_results), [CommandState::Succeeded]);
+}
+
+#[test]
+fn a_reboot_that_was_begun_and_may_not_run_any_more_is_interrupted() {
+    let mut rig = restarted_before_the_reboot();
+    rig.seconds += 2 * 3600;
+    rig.greet();
+    let welcome = rig.welcome();
+    rig.frame(Gateway::Welcome(welcome));
+    rig.take_updates();
+    deliver(&mut rig, 1, CommandKind::NodeReboot);
+    assert!(rig.take_runs().is_empty());
+    let updates = rig.take_updates();
+    assert_eq!((updates[0].state(), updates[0].reason.as_str()), (CommandState::Failed, "interrupted"));
 }
 
 #[test]

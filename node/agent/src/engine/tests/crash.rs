@@ -197,6 +197,10 @@ fn a_crash_around_any_commit_settles_every_command_once() {
             let runs = world.runs.get(id).copied().unwrap_or(0);
             let allowed = if kind.policy().retry_safe { 2 } else { 1 };
             assert!(runs <= allowed, "{} ran {runs} times; {context}", kind.name());
+            // The end of the boot is either there or it is not, so no crash leaves a doubt about it.
+            if kind.policy().self_terminating {
+                assert_eq!((runs, world.plane.settled[id]), (1, CommandState::Succeeded), "{context}");
+            }
             // A success that never happened would be a lie; `running` is durable before the effect, so the one crash
             // between them may cost a command that did nothing, never the other way round.
             if world.plane.settled[id] == CommandState::Succeeded {
