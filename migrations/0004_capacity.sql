@@ -17,14 +17,19 @@ CREATE TABLE IF NOT EXISTS node_capacity (
   capabilities  text[] NOT NULL DEFAULT '{}',
   -- Goes up with every change of what the node offers or holds, under the lock of this row.
   version       bigint NOT NULL DEFAULT 1,
+  -- Raised by whoever books here or gives back: such a change leaves what is offered as it was.
+  books         bigint NOT NULL DEFAULT 0,
+  -- The version of the last change that was no booking. A reader that knows it reads only what is booked.
+  offer_version bigint NOT NULL DEFAULT 1,
   -- The transaction of the last change. A reader that knows every change before the oldest transaction then running
   -- finds all later ones by it, in whatever order they committed.
   changed_xid   bigint NOT NULL DEFAULT 0,
+  -- The reservation that the node is kept for: it has waited long, and nothing else is placed here until it is.
+  kept_for      uuid,
   updated_at    timestamptz NOT NULL DEFAULT compute_now()
 );
-CREATE INDEX IF NOT EXISTS node_capacity_by_pool ON node_capacity (pool_id);
--- With what its reader wants of it, so that the index answers by itself.
-CREATE INDEX IF NOT EXISTS node_capacity_by_change ON node_capacity (changed_xid) INCLUDE (node_id, version);
+CREATE INDEX IF NOT EXISTS node_capacity_by_change ON node_capacity (changed_xid);
+CREATE INDEX IF NOT EXISTS node_capacity_kept ON node_capacity (pool_id) WHERE kept_for IS NOT NULL;
 
 CREATE OR REPLACE FUNCTION node_capacity_mark() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -32,12 +37,27 @@ BEGIN
   IF TG_OP = 'UPDATE' THEN
     NEW.version := OLD.version + 1;
     NEW.updated_at := compute_now();
+    IF NEW.books = OLD.books THEN
+      NEW.offer_version := NEW.version;
+    END IF;
   END IF;
   RETURN NEW;
 END $$;
 DROP TRIGGER IF EXISTS node_capacity_marked ON node_capacity;
 CREATE TRIGGER node_capacity_marked BEFORE INSERT OR UPDATE ON node_capacity
   FOR EACH ROW EXECUTE FUNCTION node_capacity_mark();
+
+-- The nodes that a transaction has changed which was not over at the oldest transaction `since`, and the oldest that is
+-- not over now; one row without a node when there is none. The few rows at the end of the index, and never the table: a
+-- plan that is made without knowing `since` would take a third of all nodes for changed.
+CREATE OR REPLACE FUNCTION books_changed(since bigint)
+    RETURNS TABLE (oldest bigint, node_id uuid, version bigint, offer_version bigint)
+    LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+  RETURN QUERY SELECT x.oldest, c.node_id, c.version, c.offer_version
+    FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest) x
+    LEFT JOIN node_capacity c ON c.changed_xid >= since;
+END $$;
 
 -- A bookable whole: a GPU by its UUID. An atom that is gone from the inventory stays as absent while booked, and no longer.
 CREATE TABLE IF NOT EXISTS atoms (
@@ -53,12 +73,10 @@ CREATE TABLE IF NOT EXISTS atoms (
   health       text NOT NULL CHECK (health IN ('healthy', 'unhealthy', 'absent')),
   health_reason text NOT NULL DEFAULT '',
   health_at    timestamptz NOT NULL DEFAULT compute_now(),
-  -- Whether it is booked: kept by a trigger of the bookings, for the index below.
-  held         boolean NOT NULL DEFAULT false,
   PRIMARY KEY (node_id, atom)
 );
 -- One GPU is in one machine, and stays that machine's while it is booked there, seen or not.
-CREATE UNIQUE INDEX IF NOT EXISTS atoms_once ON atoms (atom) WHERE health <> 'absent' OR held;
+CREATE UNIQUE INDEX IF NOT EXISTS atoms_once ON atoms (atom);
 
 -- Devices that a node lists and that are another node's: each is told once for as long as it is listed.
 CREATE TABLE IF NOT EXISTS atom_claims (
@@ -110,13 +128,16 @@ CREATE TABLE IF NOT EXISTS reservations (
   updated_at     timestamptz NOT NULL DEFAULT compute_now(),
   placed_at      timestamptz,
   active_at      timestamptz,
-  ended_at       timestamptz
-);
+  ended_at       timestamptz,
+  -- What the indexes below want of the state, so that the moves after placement touch none of them.
+  stage          smallint NOT NULL GENERATED ALWAYS AS
+                   (CASE state WHEN 'draft' THEN 0 WHEN 'scheduling' THEN 1 ELSE 2 END) STORED
+) WITH (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS reservations_by_tenant ON reservations (tenant_id, reservation_id DESC);
-CREATE INDEX IF NOT EXISTS reservations_scheduling ON reservations (pool_id, reservation_id) WHERE state = 'scheduling';
+CREATE INDEX IF NOT EXISTS reservations_scheduling ON reservations (pool_id, reservation_id) WHERE stage = 1;
 CREATE INDEX IF NOT EXISTS reservations_expiring ON reservations (expires_at)
-  WHERE state IN ('scheduling', 'placed', 'active') AND expires_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS reservations_drafts ON reservations (created_at) WHERE state = 'draft';
+  WHERE ended_at IS NULL AND expires_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS reservations_drafts ON reservations (created_at) WHERE stage = 0;
 
 -- What a reservation counts for against the quotas of its tenant and those above, from admission to its end.
 CREATE TABLE IF NOT EXISTS quota_holds (
@@ -139,34 +160,39 @@ CREATE OR REPLACE FUNCTION quota_used(of_tenant uuid, of_resource text) RETURNS 
 $$;
 
 -- The rows may never exceed a quota of their tenant or of one above it, so that what a tenant gives to those below it is
--- its own: a quota's row is locked, then the rows are summed. From the root downwards, so that no two wait for each other.
+-- its own. Once for a statement, however many rows it writes: the rows of the quotas are locked by resource and from the
+-- root downwards, so that no two wait for each other, and then what is held is summed.
 CREATE OR REPLACE FUNCTION quota_holds_check() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-  way uuid[];
-  quota_tenant uuid;
-  allowed bigint;
+  quota record;
   used bigint;
 BEGIN
-  WITH RECURSIVE up AS (
-    SELECT tenant_id, parent_id, 0 AS depth FROM tenants WHERE tenant_id = NEW.tenant_id
-    UNION ALL
-    SELECT t.tenant_id, t.parent_id, up.depth + 1 FROM tenants t JOIN up ON t.tenant_id = up.parent_id)
-  SELECT array_agg(tenant_id ORDER BY depth DESC) INTO way FROM up;
-  FOREACH quota_tenant IN ARRAY way LOOP
-    SELECT amount INTO allowed FROM quotas
-      WHERE tenant_id = quota_tenant AND resource = NEW.resource FOR NO KEY UPDATE;
-    CONTINUE WHEN NOT FOUND;
-    used := quota_used(quota_tenant, NEW.resource);
-    IF used > allowed THEN
+  FOR quota IN
+    WITH RECURSIVE up AS (
+      SELECT t.tenant_id AS leaf, t.tenant_id, t.parent_id, 0 AS above FROM tenants t
+        WHERE t.tenant_id IN (SELECT f.tenant_id FROM fresh f)
+      UNION ALL
+      SELECT up.leaf, t.tenant_id, t.parent_id, up.above + 1 FROM tenants t JOIN up ON t.tenant_id = up.parent_id),
+    way AS (
+      SELECT DISTINCT tenant_id, max(above) OVER (PARTITION BY leaf) - above AS depth FROM up)
+    SELECT q.tenant_id, q.resource, q.amount FROM way JOIN quotas q ON q.tenant_id = way.tenant_id
+      WHERE q.resource IN (SELECT f.resource FROM fresh f)
+      ORDER BY q.resource, way.depth, q.tenant_id FOR NO KEY UPDATE OF q
+  LOOP
+    used := quota_used(quota.tenant_id, quota.resource);
+    IF used > quota.amount THEN
       RAISE EXCEPTION 'quota exceeded' USING ERRCODE = 'check_violation', CONSTRAINT = 'quota_holds_within_quota',
-        TABLE = 'quota_holds', DETAIL = format('%s %s %s', NEW.resource, used - NEW.amount, allowed);
+        TABLE = 'quota_holds', DETAIL = format('%s %s %s', quota.resource, used, quota.amount);
     END IF;
   END LOOP;
-  RETURN NEW;
+  RETURN NULL;
 END $$;
 DROP TRIGGER IF EXISTS quota_holds_within_quota ON quota_holds;
-CREATE TRIGGER quota_holds_within_quota AFTER INSERT OR UPDATE ON quota_holds
-  FOR EACH ROW EXECUTE FUNCTION quota_holds_check();
+CREATE TRIGGER quota_holds_within_quota AFTER INSERT ON quota_holds
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION quota_holds_check();
+DROP TRIGGER IF EXISTS quota_holds_stay_within_quota ON quota_holds;
+CREATE TRIGGER quota_holds_stay_within_quota AFTER UPDATE ON quota_holds
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION quota_holds_check();
 
 -- One placed attempt on one node.
 CREATE TABLE IF NOT EXISTS allocations (
@@ -182,12 +208,13 @@ CREATE TABLE IF NOT EXISTS allocations (
   placed_at      timestamptz NOT NULL DEFAULT compute_now(),
   bound_at       timestamptz,
   ended_at       timestamptz,
+  -- It is its reservation's. A column of its own, so that the moves in between touch no index.
+  live           boolean NOT NULL GENERATED ALWAYS AS (state IN ('placed', 'bound', 'releasing')) STORED,
   -- For what refers to an allocation together with its node.
   UNIQUE (allocation_id, node_id)
-);
+) WITH (fillfactor = 70);
 -- A reservation is on one node at a time; the next attempt waits for the end of the one before.
-CREATE UNIQUE INDEX IF NOT EXISTS allocations_one_live ON allocations (reservation_id)
-  WHERE state IN ('placed', 'bound', 'releasing');
+CREATE UNIQUE INDEX IF NOT EXISTS allocations_one_live ON allocations (reservation_id) WHERE live;
 CREATE INDEX IF NOT EXISTS allocations_live_by_node ON allocations (node_id, allocation_id)
   WHERE state IN ('placed', 'bound', 'releasing');
 
@@ -202,18 +229,19 @@ CREATE TABLE IF NOT EXISTS bookings (
 );
 CREATE INDEX IF NOT EXISTS bookings_by_allocation ON bookings (allocation_id);
 
-CREATE OR REPLACE FUNCTION bookings_hold() RETURNS trigger LANGUAGE plpgsql AS $$
+-- What is gone from its node and now is booked by nobody either is forgotten, which changes what the node offers. Whoever
+-- gives back has locked the node's row.
+CREATE OR REPLACE FUNCTION bookings_forget() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP = 'INSERT' THEN
-    UPDATE atoms SET held = true WHERE node_id = NEW.node_id AND atom = NEW.atom;
-  ELSE
-    UPDATE atoms SET held = false WHERE node_id = OLD.node_id AND atom = OLD.atom;
-  END IF;
+  WITH forgotten AS (
+    DELETE FROM atoms a USING gone g WHERE a.node_id = g.node_id AND a.atom = g.atom AND a.health = 'absent'
+    RETURNING a.node_id)
+  UPDATE node_capacity SET updated_at = compute_now() WHERE node_id IN (SELECT f.node_id FROM forgotten f);
   RETURN NULL;
 END $$;
-DROP TRIGGER IF EXISTS bookings_held ON bookings;
-CREATE TRIGGER bookings_held AFTER INSERT OR DELETE ON bookings
-  FOR EACH ROW EXECUTE FUNCTION bookings_hold();
+DROP TRIGGER IF EXISTS bookings_gone ON bookings;
+CREATE TRIGGER bookings_gone AFTER DELETE ON bookings
+  REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION bookings_forget();
 
 -- Host CPU, memory and pages booked beside the atoms. Every allocation that holds anything has a row, all zero where it
 -- booked devices alone: that is what keeps a node held whole from being entered by its devices.
@@ -232,29 +260,31 @@ CREATE INDEX IF NOT EXISTS host_bookings_by_node ON host_bookings (node_id);
 -- A whole node is booked once.
 CREATE UNIQUE INDEX IF NOT EXISTS host_bookings_whole_node ON host_bookings (node_id) WHERE whole_node;
 
+-- Once for a statement: the nodes' rows are locked in one order, and nobody else books there until this is over.
 CREATE OR REPLACE FUNCTION host_bookings_check() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-  offered node_capacity%ROWTYPE;
-  booked record;
 BEGIN
-  SELECT * INTO offered FROM node_capacity WHERE node_id = NEW.node_id FOR NO KEY UPDATE;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'node offers nothing' USING ERRCODE = 'check_violation',
+  PERFORM 1 FROM node_capacity c WHERE c.node_id IN (SELECT f.node_id FROM fresh f)
+    ORDER BY c.node_id FOR NO KEY UPDATE;
+  PERFORM 1 FROM (SELECT DISTINCT f.node_id FROM fresh f) f
+    LEFT JOIN node_capacity c ON c.node_id = f.node_id
+    CROSS JOIN LATERAL (
+      SELECT sum(h.cpu_millis) AS cpu, sum(h.memory_bytes) AS memory, sum(h.hugepages_1gi) AS pages,
+             count(*) AS holders, bool_or(h.whole_node) AS whole
+      FROM host_bookings h WHERE h.node_id = f.node_id) b
+    WHERE c.node_id IS NULL OR b.cpu > c.cpu_millis OR b.memory > c.memory_bytes OR b.pages > c.hugepages_1gi
+       OR (b.whole AND b.holders > 1);
+  IF FOUND THEN
+    RAISE EXCEPTION 'node is full, or offers nothing' USING ERRCODE = 'check_violation',
       CONSTRAINT = 'host_bookings_within_node', TABLE = 'host_bookings';
   END IF;
-  SELECT sum(cpu_millis) AS cpu, sum(memory_bytes) AS memory, sum(hugepages_1gi) AS pages,
-         count(*) AS holders, bool_or(whole_node) AS whole
-    INTO booked FROM host_bookings WHERE node_id = NEW.node_id;
-  IF booked.cpu > offered.cpu_millis OR booked.memory > offered.memory_bytes
-     OR booked.pages > offered.hugepages_1gi OR (booked.whole AND booked.holders > 1) THEN
-    RAISE EXCEPTION 'node is full' USING ERRCODE = 'check_violation',
-      CONSTRAINT = 'host_bookings_within_node', TABLE = 'host_bookings';
-  END IF;
-  RETURN NEW;
+  RETURN NULL;
 END $$;
 DROP TRIGGER IF EXISTS host_bookings_within_node ON host_bookings;
-CREATE TRIGGER host_bookings_within_node AFTER INSERT OR UPDATE ON host_bookings
-  FOR EACH ROW EXECUTE FUNCTION host_bookings_check();
+CREATE TRIGGER host_bookings_within_node AFTER INSERT ON host_bookings
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION host_bookings_check();
+DROP TRIGGER IF EXISTS host_bookings_stay_within_node ON host_bookings;
+CREATE TRIGGER host_bookings_stay_within_node AFTER UPDATE ON host_bookings
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION host_bookings_check();
 
 -- What nodes have and what of it is free, from the rows.
 CREATE OR REPLACE VIEW node_totals AS

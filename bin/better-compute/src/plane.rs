@@ -116,6 +116,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         run_passes(&running, &passes);
         run_relay(&running);
     }
+    capacity.start(&running);
     let api = match config.roles.api {
         false => None,
         true => {

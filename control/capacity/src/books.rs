@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! node_capacity (version, changed_xid) -> refresh -> placer::Snapshot per pool -> pick -> (booked in a transaction)
+//!                                            ^                                                  | confirm
+//!                                            +--------------------------------------------------+
 //! ```
 //!
 //! A cache: the constraints of the database decide, and a stale picture costs a retry, never a double booking. A pick is
@@ -9,27 +11,26 @@
 //! transaction is over: a node that is read meanwhile has its pending picks booked on top again.
 //!
 //! A refresh asks for the nodes changed by transactions that were not over at the refresh before, which is a few rows,
-//! and reads only those whose version is news.
+//! and reads only those whose version is news: of most only what is booked, of those whose offer changed too everything.
 
+mod keep;
 mod node;
+mod pick;
+mod refresh;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::Clock;
-use model::lifecycle::NodeState;
-use model::{NodeId, PoolId};
+use model::{NodeId, PoolId, ReservationId};
 use placer::{Booking, Claim, Hint, NoFit, NodeView, Placement, Policy, Snapshot, Verdict};
-use store::{RowExt, Store, StoreError};
-use uuid::Uuid;
+use store::Store;
 
-use crate::sql;
 use node::Machine;
 pub(crate) use node::NumaRow;
+pub(crate) use pick::Pick;
 
-/// However the changes were followed, every version is compared this often.
-const FULL_EVERY: Duration = Duration::from_secs(60);
 /// Never a stored version: the node is read again at the next refresh.
 const STALE: i64 = -1;
 
@@ -37,11 +38,35 @@ const STALE: i64 = -1;
 struct Pool {
     snapshot: Snapshot,
     policy: Policy,
+    /// Nodes that are kept for one reservation each. One at most, unless somebody wrote it by hand.
+    kept: BTreeMap<NodeId, ReservationId>,
+}
+
+impl Pool {
+    /// What the claim may not have beside what it avoids by itself, when there is any.
+    fn without_kept(&self, id: Option<ReservationId>, claim: &Claim) -> Option<Claim> {
+        let others = self.kept.iter().filter(|(_, kept_for)| Some(**kept_for) != id);
+        let others: Vec<NodeId> = others.map(|(node_id, _)| *node_id).collect();
+        (!others.is_empty()).then(|| {
+            let mut claim = claim.clone();
+            claim.avoid.extend(others);
+            claim
+        })
+    }
+
+    fn find(&self, id: Option<ReservationId>, claim: &Claim) -> Option<Placement> {
+        match self.without_kept(id, claim) {
+            Some(claim) => self.snapshot.find(&claim, self.policy),
+            None => self.snapshot.find(claim, self.policy),
+        }
+    }
 }
 
 struct Known {
     pool_id: Option<PoolId>,
     version: i64,
+    /// Of the last change that was no booking.
+    offer_version: i64,
     machine: Machine,
     /// Picks whose transactions are not over. As many as calls run at once on one node.
     pending: Vec<Pending>,
@@ -70,14 +95,6 @@ pub(crate) struct Books {
     pages: Mutex<Pages>,
 }
 
-/// A placement that is booked in memory and nowhere else yet. Dropping it takes it back and has the node read again.
-pub(crate) struct Pick<'b> {
-    books: &'b Books,
-    pub placement: Placement,
-    pick: u64,
-    confirmed: bool,
-}
-
 /// A node for people.
 #[derive(Debug, Clone)]
 pub(crate) struct Judged {
@@ -101,67 +118,23 @@ impl Books {
         Self { store, clock, pages: Mutex::default() }
     }
 
-    /// Brings the picture up to what is committed now.
-    pub async fn refresh(&self) -> Result<(), StoreError> {
-        let now = self.clock.monotonic();
-        let (since, full) = {
-            let pages = self.lock();
-            let full = pages.full_at.is_none_or(|at| now.saturating_sub(at) >= FULL_EVERY);
-            (if full { 0 } else { pages.watermark }, full)
-        };
-        let changed = self.store.read(&sql::BOOKS_CHANGED, &[&since]).await?;
-        let watermark = changed.first().map_or(0, |row| row.get("xmin"));
-        let stale: Vec<Uuid> = {
-            let pages = self.lock();
-            let listed = changed.iter().filter_map(|row| {
-                let node_id: NodeId = row.opt_id("node_id")?;
-                let version: i64 = row.get("version");
-                let known = pages.nodes.get(&node_id).map(|known| known.version);
-                (known != Some(version)).then_some(node_id)
-            });
-            let forgotten =
-                pages.nodes.iter().filter(|(_, known)| known.version == STALE).map(|(node_id, _)| *node_id);
-            let mut ids: Vec<Uuid> = listed.chain(forgotten).map(NodeId::uuid).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            ids
-        };
-        let rows =
-            if stale.is_empty() { Vec::new() } else { self.store.read(&sql::BOOKS_NODES, &[&stale]).await? };
-        let mut read = Vec::with_capacity(rows.len());
-        for row in &rows {
-            read.push(node::read(row)?);
-        }
-        let mut pages = self.lock();
-        for node in read {
-            pages.take(node);
-        }
-        pages.watermark = pages.watermark.max(watermark);
-        if full {
-            pages.full_at = Some(now);
-        }
-        Ok(())
-    }
-
-    /// The best place for the claim, booked here.
-    pub fn pick(&self, pool_id: PoolId, claim: &Claim) -> Option<Pick<'_>> {
-        let mut pages = self.lock();
-        let pages = &mut *pages;
-        let pool = pages.pools.get_mut(&pool_id)?;
-        let placement = pool.snapshot.find(claim, pool.policy)?;
-        let known = pages.nodes.get_mut(&placement.booking.node)?;
-        pool.snapshot.book(&placement.booking).ok()?;
-        pages.picks += 1;
-        let pick = pages.picks;
-        known.pending.push(Pending { pick, booking: placement.booking.clone(), applied: true });
-        Some(Pick { books: self, placement, pick, confirmed: false })
-    }
-
-    /// As [`Books::pick`], without booking.
+    /// As [`Books::pick`], without booking and for nobody yet.
     pub fn find(&self, pool_id: PoolId, claim: &Claim) -> Option<Placement> {
+        self.lock().pools.get(&pool_id)?.find(None, claim)
+    }
+
+    /// Nodes of the pool that are not gone.
+    pub fn nodes_of(&self, pool_id: PoolId) -> usize {
+        self.lock().pools.get(&pool_id).map_or(0, |pool| pool.snapshot.len())
+    }
+
+    /// Pools of at least so many nodes.
+    pub fn pools_of(&self, nodes_min: usize) -> Vec<PoolId> {
         let pages = self.lock();
-        let pool = pages.pools.get(&pool_id)?;
-        pool.snapshot.find(claim, pool.policy)
+        let large = pages.pools.iter().filter(|(_, pool)| pool.snapshot.len() >= nodes_min);
+        let mut large: Vec<PoolId> = large.map(|(pool_id, _)| *pool_id).collect();
+        large.sort_unstable();
+        large
     }
 
     pub fn node(&self, pool_id: PoolId, node_id: NodeId) -> Option<NodeView> {
@@ -205,93 +178,6 @@ impl Books {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pages> {
         self.pages.lock().expect("no holder of this lock panics")
-    }
-}
-
-impl Pages {
-    /// Puts a node that was read in its place, unless what is here is newer.
-    fn take(&mut self, node: node::ReadNode) {
-        let before = self.nodes.get_mut(&node.id);
-        if before.as_ref().is_some_and(|known| known.version > node.version) {
-            return;
-        }
-        let (left, mut pending) = match before {
-            Some(known) => (known.pool_id, std::mem::take(&mut known.pending)),
-            None => (None, Vec::new()),
-        };
-        if let Some(pool) = left.and_then(|pool_id| self.pools.get_mut(&pool_id)) {
-            pool.snapshot.remove(node.id);
-        }
-        pending.iter_mut().for_each(|pending| pending.applied = false);
-        let (id, pool_id) = (node.id, node.pool_id);
-        if let Some(pool_id) = pool_id {
-            let pool = self.pools.entry(pool_id).or_default();
-            pool.policy = node.policy;
-            let gone = matches!(node.view.standing.state, NodeState::Revoked | NodeState::Removed);
-            match if gone { Ok(0) } else { pool.snapshot.upsert(node.view) } {
-                Ok(_) => {}
-                Err(err) => tracing::warn!(node_id = %id, err = %err, "node cannot be placed on"),
-            }
-            for pending in &mut pending {
-                pending.applied = pool.snapshot.book(&pending.booking).is_ok();
-            }
-        }
-        let known = Known { pool_id, version: node.version, machine: node.machine, pending };
-        self.nodes.insert(id, known);
-    }
-
-    /// Takes a pick off its node's list; whether the picture still has it beside the rows.
-    fn settle(&mut self, node_id: NodeId, pick: u64) -> Option<(&mut Known, bool)> {
-        let known = self.nodes.get_mut(&node_id)?;
-        let at = known.pending.iter().position(|pending| pending.pick == pick)?;
-        let applied = known.pending.swap_remove(at).applied;
-        Some((known, applied))
-    }
-
-    fn unbook(&mut self, booking: &Booking) {
-        let pool_id = self.nodes.get(&booking.node).and_then(|known| known.pool_id);
-        if let Some(pool) = pool_id.and_then(|pool_id| self.pools.get_mut(&pool_id)) {
-            // Where it cannot be taken back the node is read again before the next decision on it.
-            if let Err(err) = pool.snapshot.release(booking) {
-                tracing::debug!(err = %err, "pick could not be taken back");
-            }
-        }
-    }
-}
-
-impl Pick<'_> {
-    /// The transaction that booked it committed, and gave the node this version.
-    pub fn confirm(mut self, version: i64) {
-        self.confirmed = true;
-        let booking = &self.placement.booking;
-        let mut pages = self.books.lock();
-        let Some((known, applied)) = pages.settle(booking.node, self.pick) else { return };
-        if known.version >= version {
-            // The node was read since and its rows have it.
-            if applied {
-                pages.unbook(booking);
-            }
-        } else if applied && known.version + 1 == version {
-            known.version = version;
-        } else {
-            // Another transaction's change lies between: only reading tells.
-            known.version = STALE;
-        }
-    }
-}
-
-impl Drop for Pick<'_> {
-    fn drop(&mut self) {
-        if self.confirmed {
-            return;
-        }
-        let booking = &self.placement.booking;
-        let mut pages = self.books.lock();
-        let Some((known, applied)) = pages.settle(booking.node, self.pick) else { return };
-        known.version = STALE;
-        if applied {
-            pages.unbook(booking);
-        }
     }
 }
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use store::{Op, RowExt, StoreError, Tx};
 
 use crate::create::end_within;
+use crate::many::Releasing;
 use crate::place::spec_key;
 use crate::read::SEE;
 use crate::state::{Reserved, state_of, step};
@@ -34,14 +35,14 @@ pub(crate) enum Why {
 }
 
 impl Why {
-    const fn end(self) -> ReservationState {
+    pub const fn end(self) -> ReservationState {
         match self {
             Why::Asked => ReservationState::Released,
             Why::Expired => ReservationState::Expired,
         }
     }
 
-    const fn text(self) -> &'static str {
+    pub const fn text(self) -> &'static str {
         match self {
             Why::Asked => "somebody asked for it",
             Why::Expired => "its time is over",
@@ -125,12 +126,9 @@ pub(crate) async fn release(
         return Ok(shown);
     }
     call.about(format!("reservation/{id}"));
-    let this = &capacity;
-    call.tx(capacity.store(), RESERVATION_RELEASE, |tx| {
-        Box::pin(async move { this.release_in(tx, id, Why::Asked).await })
-    })
-    .await?;
-    let wait = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
+    let released = capacity.release_with_others(Releasing { call: call.clone(), id }).await?;
+    let Some(wait) = request.wait else { return Ok(view::reservation(&released)) };
+    let wait = Some(Duration::from_millis(wait.timeout_ms.get()));
     let reserved = capacity.settled(id, wait, |reserved| reserved.state.terminal()).await?;
     Ok(view::reservation(&reserved))
 }
@@ -153,6 +151,14 @@ impl Capacity {
                 self.tell(tx, EventKind::ReservationExtended, subject.id, subject.tenant_id, data).await?;
                 Ok::<_, Fault>(true)
             })
+        })
+        .await
+    }
+
+    /// Ends one reservation, asked for by one call.
+    pub(crate) async fn release_one(&self, call: &Call, id: ReservationId) -> Result<(), Fault> {
+        call.tx(self.store(), RESERVATION_RELEASE, |tx| {
+            Box::pin(async move { self.release_in(tx, id, Why::Asked).await })
         })
         .await
     }

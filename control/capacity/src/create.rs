@@ -2,7 +2,7 @@
 //!
 //! The decision is made on the draft and outside any transaction. Admission is one transaction: quota, idempotency key and
 //! mostly the booking itself, so that a create usually comes back placed. A refusal deletes the draft; a draft that a crash
-//! left is deleted by the sweep.
+//! left is deleted by the sweep. Creates that come together are one transaction: see `many`. Their drafts are in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use api::reservations::{Binding, CreateReservation, Reservation};
 use kernel::events::EventKind;
 use kernel::idempotency::Key;
 use kernel::module::wake_in;
+use kernel::run::PLACE_CHANNEL;
 use kernel::{ApiError, Call, Fault, ResultExt};
 use model::lifecycle::{ReservationEvent, ReservationState};
 use model::{ErrorCode, ReservationId, TenantId, Timestamp};
@@ -20,6 +21,8 @@ use serde_json::json;
 use store::Op;
 
 use crate::explain::{never, waiting};
+use crate::many::{Creating, Made};
+use crate::owner::{Standing, fenced};
 use crate::place::{Placing, Stop, TRIES_MAX, limits_of, quota_placed};
 use crate::pools::PoolRef;
 use crate::reconcile::{PLACE_QUEUE, pool_key};
@@ -32,7 +35,11 @@ const RESERVATION_REFUSE: Op = Op::new("reservation_refuse");
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// What waits is looked at this long after it began to: a burst of creates on a full pool is one look.
-const FIRST_LOOK: Duration = Duration::from_millis(250);
+pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(250);
+/// What is told of a reservation that the owner of its pool has not looked at yet.
+pub(crate) const HANDED: &str = "it is about to be placed";
+/// An owner looks at once; a create is not held much longer than one that is placed here.
+const HANDED_WAIT: Duration = Duration::from_secs(1);
 
 const ACTION: &str = api::reservations::Create::ACTION;
 
@@ -56,26 +63,18 @@ pub(crate) async fn create(
         return dry_run(&capacity, &call, subject, &request).await;
     }
     call.about(format!("reservation/{}", subject.id));
-    capacity.draft(&subject, &request).await?;
-    let admitted = match call.require_in(ACTION, &subject.resource()).await {
-        Ok(()) => capacity.admit(&call, &subject, key.as_ref()).await,
-        Err(fault) => Err(fault),
+    let id = subject.id;
+    let name = request.name.as_ref().map(|name| name.as_str().to_owned());
+    let what = Creating { call: call.clone(), subject, name, key };
+    let (reserved, handed) = match capacity.make(what).await? {
+        Made::Mine { reserved, handed } => (*reserved, handed),
+        Made::Earlier(made) => return replayed(&capacity, &call, &made, wait).await,
     };
-    let id = match admitted {
-        Ok(Admitted::Mine) => subject.id,
-        Ok(Admitted::Earlier(made)) => {
-            capacity.refuse(subject.id).await?;
-            return replayed(&capacity, &call, &made, wait).await;
-        }
-        Err(fault) => {
-            // What the caller is told is the refusal; a draft that stays is the sweep's.
-            if let Err(err) = capacity.refuse(subject.id).await {
-                tracing::warn!(reservation_id = %subject.id, err = kit::chain(&err), "draft was not deleted");
-            }
-            return Err(fault);
-        }
+    let reserved = match (wait, handed) {
+        (Some(_), _) => capacity.settled(id, wait, Reserved::is_up_or_over).await?,
+        (None, true) => capacity.settled(id, Some(HANDED_WAIT), Reserved::was_looked_at).await?,
+        (None, false) => reserved,
     };
-    let reserved = capacity.settled(id, wait, Reserved::is_up_or_over).await?;
     Ok(view::reservation(&reserved))
 }
 
@@ -153,16 +152,56 @@ fn unavailable(message: &str) -> ApiError {
     ApiError { retry_after: Some(1), ..ApiError::new(ErrorCode::Unavailable, message) }
 }
 
-enum Admitted {
+pub(crate) enum Admitted {
     Mine,
     /// A call at the same time under the same key was first, and made this.
     Earlier(String),
 }
 
 impl Capacity {
-    async fn draft(&self, subject: &Subject, request: &CreateReservation) -> Result<(), Fault> {
+    /// Decides on a create and does it: together with others, when this process does so.
+    async fn make(&self, what: Creating) -> Result<Made, Fault> {
+        if self.is_started() {
+            what.call.require_in(ACTION, &what.subject.resource()).await?;
+            return self.create_with_others(what).await;
+        }
+        let resource = what.subject.resource();
+        self.make_alone(&what, what.call.require_in(ACTION, &resource)).await
+    }
+
+    /// Draft, decision, admission, by itself.
+    pub(crate) async fn make_alone(
+        &self,
+        what: &Creating,
+        decision: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<Made, Fault> {
+        let Creating { call, subject, name, key } = what;
+        self.draft(subject, name.as_deref()).await?;
+        let admitted = match decision.await {
+            Ok(()) => self.admit(call, subject, key.as_ref()).await,
+            Err(fault) => Err(fault),
+        };
+        match admitted {
+            Ok(Admitted::Mine) => {
+                let reserved = Box::new(self.reserved_or_not_found(subject.id).await?);
+                Ok(Made::Mine { reserved, handed: self.standing(subject.pool_id) == Standing::Theirs })
+            }
+            Ok(Admitted::Earlier(made)) => {
+                self.refuse(subject.id).await?;
+                Ok(Made::Earlier(made))
+            }
+            Err(fault) => {
+                // What the caller is told is the refusal; a draft that stays is the sweep's.
+                if let Err(err) = self.refuse(subject.id).await {
+                    tracing::warn!(reservation_id = %subject.id, err = kit::chain(&err), "draft was not deleted");
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    async fn draft(&self, subject: &Subject, name: Option<&str>) -> Result<(), Fault> {
         let ask = &subject.ask;
-        let name = request.name.as_ref().map(|name| name.as_str());
         let selector = &serde_json::to_value(&ask.selector).doing("encode a selector")?;
         let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
         self.store()
@@ -221,16 +260,31 @@ impl Capacity {
         };
         self.books().refresh().await?;
         for tried in 1..=TRIES_MAX + 1 {
+            let standing = self.standing(subject.pool_id);
             // The last try goes without a place: then it waits in line, where races are settled one after another.
-            let pick = if tried > TRIES_MAX { None } else { self.books().pick(subject.pool_id, &claim) };
-            let reason = match &pick {
-                Some(_) => String::new(),
-                None => self.waiting_reason(subject, &claim)?,
+            let pick = match standing {
+                Standing::Shared | Standing::Ours(_) if tried <= TRIES_MAX => {
+                    self.books().pick(subject.pool_id, subject.id, &claim)
+                }
+                Standing::Shared | Standing::Ours(_) | Standing::Theirs => None,
             };
+            let reason = match (&pick, &standing) {
+                (Some(_), _) => String::new(),
+                (None, Standing::Theirs) if self.books().find(subject.pool_id, &claim).is_some() => {
+                    HANDED.to_owned()
+                }
+                (None, _) => self.waiting_reason(subject, &claim)?,
+            };
+            let fence = standing.fence().filter(|_| pick.is_some());
             let (placement, reason) = (pick.as_ref().map(|pick| &pick.placement), reason.as_str());
             let done = call
                 .tx(self.store(), RESERVATION_ADMIT, |tx| {
-                    Box::pin(self.admit_in(tx, placing, key, placement, reason))
+                    Box::pin(async move {
+                        if !fenced(tx, fence).await? {
+                            return Err(Stop::Fenced);
+                        }
+                        self.admit_in(tx, placing, key, placement, reason).await
+                    })
                 })
                 .await;
             match done {
@@ -253,6 +307,7 @@ impl Capacity {
                         return Err(refusal.into());
                     }
                 }
+                Err(Stop::Fenced) => self.lost_pool(subject.pool_id),
                 Err(Stop::Taken) => {}
             }
             drop(pick);
@@ -285,6 +340,9 @@ impl Capacity {
             });
             self.tell(tx, EventKind::ReservationScheduling, placing.id, placing.tenant_id, data).await?;
             wake_in(tx, PLACE_QUEUE, &pool_key(placing.pool_id), FIRST_LOOK).await?;
+            if reason == HANDED {
+                tx.notify(PLACE_CHANNEL, "");
+            }
             return Ok(None);
         };
         self.hold_quota(tx, placing, &quota_placed(&placing.ask, placement)).await?;
@@ -292,14 +350,14 @@ impl Capacity {
     }
 
     /// What a reservation that fits nowhere now is told; CAPACITY_UNAVAILABLE when it never could fit.
-    fn waiting_reason(&self, subject: &Subject, claim: &Claim) -> Result<String, Fault> {
+    pub(crate) fn waiting_reason(&self, subject: &Subject, claim: &Claim) -> Result<String, ApiError> {
         let Some(refused) = self.books().refusal(subject.pool_id, claim) else {
             return Ok("a place was taken just now".to_owned());
         };
         if self.books().could_ever(subject.pool_id, claim) {
             return Ok(waiting(&refused));
         }
-        Err(never(subject, &refused).into())
+        Err(never(subject, &refused))
     }
 }
 

@@ -26,10 +26,10 @@ pub(crate) const RULES: &[Sql] = &[
          WHERE b.atom IS NULL OR l.atom IS NULL ORDER BY 1",
     ),
     sql(
-        "an atom is held while it is booked",
+        "a device that is gone from its node is kept while it is booked and no longer",
         "SELECT format('%s on %s', a.atom, a.node_id) AS what
          FROM atoms a LEFT JOIN bookings b ON b.node_id = a.node_id AND b.atom = a.atom
-         WHERE a.held <> (b.atom IS NOT NULL) ORDER BY 1",
+         WHERE a.health = 'absent' AND b.atom IS NULL ORDER BY 1",
     ),
     sql(
         "an allocation has its host booking until it has ended",

@@ -36,6 +36,9 @@ mod spec;
 
 mod books;
 mod explain;
+mod line;
+mod many;
+mod owner;
 mod place;
 mod reconcile;
 
@@ -48,7 +51,7 @@ mod quotas;
 mod invariants;
 mod sql;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kernel::events::{self, EventKind};
 use kernel::{BoxFuture, Call, Fault, Module};
@@ -59,11 +62,13 @@ use store::{Store, StoreError, Tx};
 
 use books::Books;
 pub use invariants::{Violation, invariants};
+use many::Batches;
+use owner::Owner;
 pub use reconcile::PLACE_QUEUE;
 
 /// Statements on the way of every call or report, for the test that looks at their plans.
 pub fn hot_statements() -> Vec<store::Sql> {
-    sql::HOT.to_vec()
+    [sql::HOT, sql::many::ALL].concat()
 }
 
 /// The module's methods, its part of node specs, and its ear for nodes. Cheap to clone; clones share their books.
@@ -75,12 +80,26 @@ struct Inner {
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     books: Books,
+    owner: Owner,
+    /// Where calls are done together.
+    batches: OnceLock<Batches>,
 }
 
 impl Capacity {
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        Self::with_owners_from(owner::NODES_MIN, store, clock, rng)
+    }
+
+    /// As [`Capacity::new`], with an owner for every pool of at least so many nodes.
+    pub fn with_owners_from(
+        nodes_min: usize,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Self {
         let books = Books::new(store.clone(), clock.clone());
-        Self(Arc::new(Inner { store, clock, rng, books }))
+        let owner = Owner::new(&*rng, nodes_min);
+        Self(Arc::new(Inner { store, clock, rng, books, owner, batches: OnceLock::new() }))
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -97,6 +116,10 @@ impl Capacity {
 
     pub(crate) fn books(&self) -> &Books {
         &self.0.books
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.0.owner
     }
 
     pub(crate) fn id<I: Id>(&self) -> I {
@@ -145,4 +168,5 @@ pub fn module(capacity: &Capacity) -> Module {
         .method::<api::reservations::Explain, _>(handler(capacity, explain::explain))
         .queue(Arc::new(reconcile::PlaceQueue(capacity.clone())))
         .pass(Arc::new(reconcile::Sweep(capacity.clone())))
+        .pass(Arc::new(owner::Own(capacity.clone())))
 }

@@ -6,12 +6,12 @@
 
 use kernel::events::{self, EventKind};
 use kernel::module::wake;
-use kernel::ports::node::{NodeFacts, NodeObserver, SPEC_QUEUE};
+use kernel::ports::node::{NodeFacts, NodeObserver, Reported, SPEC_QUEUE};
 use kernel::{BoxFuture, Fault};
 use model::lifecycle::{AllocationState, ReservationEvent, ReservationState};
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId, Timestamp};
 use serde_json::{Value, json};
-use store::{RowExt, StoreError, Tx};
+use store::{Row, RowExt, StoreError, Tx};
 use wire::proto::agent::node_report::Report;
 use wire::proto::agent::{AllocationBound, AllocationFailed, NodeReport};
 
@@ -63,17 +63,47 @@ impl Leaving<'_> {
 
 /// An allocation as its node's report meets it, both rows locked.
 pub(crate) struct Spoken {
-    id: AllocationId,
-    reservation_id: ReservationId,
+    pub id: AllocationId,
+    pub reservation_id: ReservationId,
     pub state: AllocationState,
     /// It has not ended: the node is told what to do about it, and what it booked is booked.
-    live: bool,
-    atoms: Vec<String>,
-    reservation_state: ReservationState,
-    tenant_id: TenantId,
-    pool_id: PoolId,
+    pub live: bool,
+    pub atoms: Vec<String>,
+    pub reservation_state: ReservationState,
+    pub tenant_id: TenantId,
+    pub pool_id: PoolId,
     attempts: i32,
     release_to: Option<String>,
+}
+
+impl Spoken {
+    pub fn of_row(id: AllocationId, reservation_id: ReservationId, row: &Row) -> Result<Self, StoreError> {
+        let state = AllocationState::parse(row.get("state"))
+            .ok_or_else(|| StoreError::decode("allocation_lock", "column \"state\""))?;
+        Ok(Self {
+            id,
+            reservation_id,
+            state,
+            live: row.get("live"),
+            atoms: row.get("atoms"),
+            reservation_state: state_of(row.get("reservation_state"))?,
+            tenant_id: row.id("tenant_id"),
+            pool_id: row.id("pool_id"),
+            attempts: row.get("attempts"),
+            release_to: row.get("release_to"),
+        })
+    }
+
+    /// What the reservation, which was releasing, ends as when nothing is held for it any more, and why.
+    pub fn conclusion(&self) -> Result<(ReservationState, &'static str), Fault> {
+        let expired = self.release_to.as_deref() == Some(ReservationState::Expired.name());
+        let (event, reason) = if expired {
+            (ReservationEvent::ExpiryConfirmed, "its time is over")
+        } else {
+            (ReservationEvent::ReleaseConfirmed, "somebody asked for it")
+        };
+        Ok((step(self.reservation_state, event)?, reason))
+    }
 }
 
 impl NodeObserver for Capacity {
@@ -124,6 +154,14 @@ impl NodeObserver for Capacity {
         })
     }
 
+    fn reports<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        reports: &'a [Reported<'a>],
+    ) -> BoxFuture<'a, Result<Vec<usize>, Fault>> {
+        Box::pin(self.take_reports(tx, reports))
+    }
+
     fn holds<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<Vec<String>, Fault>> {
         Box::pin(async move {
             let rows = tx.query(&sql::NODE_HOLDS, &[&node_id.uuid()]).await?;
@@ -168,20 +206,7 @@ impl Capacity {
         // The reservation first, as everybody who locks both.
         tx.query_opt(&sql::RESERVATION_LOCK, &[&reservation_id.uuid()]).await?;
         let row = tx.query_one(&sql::ALLOCATION_LOCK, &[&id.uuid()]).await?;
-        let state = AllocationState::parse(row.get("state"))
-            .ok_or_else(|| StoreError::decode("allocation_lock", "column \"state\""))?;
-        Ok(Spoken {
-            id,
-            reservation_id,
-            state,
-            live: row.get("live"),
-            atoms: row.get("atoms"),
-            reservation_state: state_of(row.get("reservation_state"))?,
-            tenant_id: row.id("tenant_id"),
-            pool_id: row.id("pool_id"),
-            attempts: row.get("attempts"),
-            release_to: row.get("release_to"),
-        })
+        Ok(Spoken::of_row(id, reservation_id, &row)?)
     }
 
     async fn distrust(
@@ -306,25 +331,18 @@ impl Capacity {
     async fn free(&self, tx: &mut Tx<'_>, node_id: NodeId, spoken: &Spoken) -> Result<(), Fault> {
         tx.execute(&sql::ALLOCATION_END, &[&spoken.id.uuid()]).await?;
         wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
-        wake(tx, PLACE_QUEUE, &pool_key(spoken.pool_id)).await?;
-        Ok(())
+        self.wake_waiting(tx, [spoken.pool_id]).await
     }
 
     /// The reservation was releasing and nothing is held for it any more.
     async fn conclude(&self, tx: &mut Tx<'_>, spoken: &Spoken) -> Result<(), Fault> {
-        let expired = spoken.release_to.as_deref() == Some(ReservationState::Expired.name());
-        let (event, reason) = if expired {
-            (ReservationEvent::ExpiryConfirmed, "its time is over")
-        } else {
-            (ReservationEvent::ReleaseConfirmed, "somebody asked for it")
-        };
-        let end = step(spoken.reservation_state, event)?;
+        let (end, reason) = spoken.conclusion()?;
         self.end_in(tx, spoken.reservation_id, spoken.tenant_id, end, reason).await
     }
 }
 
 /// A hold without devices has one name, its own. GPUs may be named or not, never more of them than were booked.
-fn names_what_was_booked(spoken: &Spoken, cdi_devices: &[String]) -> bool {
+pub(crate) fn names_what_was_booked(spoken: &Spoken, cdi_devices: &[String]) -> bool {
     if spoken.atoms.is_empty() {
         return cdi_devices == [format!("bcd.dev/host={}", spoken.id)];
     }
@@ -333,7 +351,7 @@ fn names_what_was_booked(spoken: &Spoken, cdi_devices: &[String]) -> bool {
     cdi_devices.len() <= spoken.atoms.len() && cdi_devices.iter().all(plain)
 }
 
-fn sorted(texts: &[String]) -> Vec<&str> {
+pub(crate) fn sorted(texts: &[String]) -> Vec<&str> {
     let mut texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     texts.sort_unstable();
     texts

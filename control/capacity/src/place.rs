@@ -13,6 +13,7 @@ use placer::{Claim, CpuSet, Placement};
 use serde_json::{Value, json};
 use store::{IsRetryable, Op, StoreError, Tx};
 
+use crate::owner::fenced;
 use crate::quotas::is_over_quota;
 use crate::state::{Ask, StoredLimits, step, stored};
 use crate::{Capacity, sql};
@@ -30,6 +31,9 @@ pub(crate) enum Stop {
     /// Another booking was there first, or the node takes no work any more: look again.
     #[error("the place was taken")]
     Taken,
+    /// Another process has the pool by now.
+    #[error("the pool changed hands")]
+    Fenced,
     /// A quota does not take it: which one, is asked afterwards.
     #[error("a quota is used up")]
     OverQuota,
@@ -61,7 +65,7 @@ impl From<StoreError> for Stop {
 impl IsRetryable for Stop {
     fn is_retryable(&self) -> bool {
         match self {
-            Stop::Taken | Stop::OverQuota | Stop::Gone | Stop::Earlier(_) => false,
+            Stop::Taken | Stop::Fenced | Stop::OverQuota | Stop::Gone | Stop::Earlier(_) => false,
             Stop::Fault(fault) => fault.is_retryable(),
         }
     }
@@ -195,12 +199,18 @@ impl Capacity {
     /// Places a reservation that waits, if it can be now.
     pub(crate) async fn place(&self, placing: &Placing, claim: &Claim) -> Result<Attempt, Fault> {
         for tried in 1..=TRIES_MAX {
-            let Some(pick) = self.books().pick(placing.pool_id, claim) else { return Ok(Attempt::NoFit) };
-            let placement = &pick.placement;
+            let standing = self.standing(placing.pool_id);
+            let Some(pick) = self.books().pick(placing.pool_id, placing.id, claim) else {
+                return Ok(Attempt::NoFit);
+            };
+            let (placement, fence) = (&pick.placement, standing.fence());
             let done = self
                 .store()
                 .tx(RESERVATION_PLACE, |tx| {
                     Box::pin(async move {
+                        if !fenced(tx, fence).await? {
+                            return Err(Stop::Fenced);
+                        }
                         // The reservation before quotas and books, as everybody.
                         tx.query_opt(&sql::RESERVATION_LOCK, &[&placing.id.uuid()]).await?;
                         if placing.ask.whole_node {
@@ -219,6 +229,10 @@ impl Capacity {
                 Err(Stop::Gone | Stop::Earlier(_)) => return Ok(Attempt::Gone),
                 Err(Stop::OverQuota) => return Ok(Attempt::OverQuota),
                 Err(Stop::Fault(fault)) => return Err(fault),
+                Err(Stop::Fenced) => {
+                    self.lost_pool(placing.pool_id);
+                    return Ok(Attempt::NoFit);
+                }
                 Err(Stop::Taken) => drop(pick),
             }
             self.look_again(tried).await?;

@@ -48,7 +48,7 @@ impl Capacity {
 }
 
 /// `above` is the name of the quota's tenant where that is not the tenant that asked.
-fn refusal(
+pub(crate) fn refusal(
     whose: TenantId,
     above: Option<&str>,
     resource: &str,

@@ -1,33 +1,22 @@
-//! Level-triggered passes: what waits is placed when there is room, what is over ends, what is on a lost node leaves it,
-//! what nobody admitted goes.
-//!
-//! There is no queue in the sense of a turn: a create that finds room takes it, past those that wait for more of it, and a
-//! small claim passes a large one. Whoever needs a large one to come next cordons for it.
+//! Level-triggered passes: what is over ends, what is on a lost node leaves it, what nobody admitted goes. What waits is
+//! placed by `line`.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use kernel::events::EventKind;
 use kernel::module::{Pass, PassOutcome, QueueHandler, wake};
 use kernel::{BoxFuture, Fault};
-use model::lifecycle::{AllocationState, NodeState, ReservationState};
-use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId};
-use placer::Claim;
-use serde_json::json;
-use store::{IsRetryable, Op, Row, RowExt, StoreError};
+use model::lifecycle::{AllocationState, NodeState};
+use model::{AllocationId, NodeId, PoolId, ReservationId};
+use store::{IsRetryable, Op, RowExt};
 use uuid::Uuid;
 
 use crate::change::Why;
-use crate::explain::waiting;
 use crate::observe::Leaving;
-use crate::place::{Attempt, Placing};
-use crate::state::Ask;
 use crate::{Capacity, sql};
 
 /// The queue that places what waits in a pool. Key: the pool's UUID in hyphenated form.
 pub const PLACE_QUEUE: &str = "reservation-place";
 
-const WAITING_TOLD: Op = Op::new("reservations_wait");
 const SWEEP: Op = Op::new("reservation_sweep");
 const EXPIRE: Op = Op::new("reservation_expire");
 const LEAVE_LOST: Op = Op::new("reservation_leave_lost");
@@ -63,85 +52,7 @@ impl QueueHandler for PlaceQueue {
     }
 }
 
-fn in_line(row: &Row) -> Result<(Placing, Claim), StoreError> {
-    let ask = Ask::of_row(row)?;
-    let avoid: Vec<Uuid> = row.get("avoid");
-    let claim = ask.claim(avoid.into_iter().map(NodeId::from_uuid));
-    let placing = Placing {
-        id: row.id("reservation_id"),
-        tenant_id: row.id("tenant_id"),
-        pool_id: row.id("pool_id"),
-        ask,
-    };
-    Ok((placing, claim))
-}
-
 impl Capacity {
-    /// Places what waits in a pool, the longest waiting first. One that fits nowhere does not hold up those behind it, so a
-    /// large claim may wait while small ones pass it.
-    pub(crate) async fn place_waiting(&self, pool_id: PoolId) -> Result<(), Fault> {
-        let mut after = Uuid::nil();
-        // What does not fit does not fit twice: the books only fill up during a pass.
-        let mut refused: HashMap<String, String> = HashMap::new();
-        loop {
-            self.books().refresh().await?;
-            let rows = self.store().read(&sql::RESERVATIONS_IN_LINE, &[&pool_id.uuid(), &after]).await?;
-            let mut told: Vec<(ReservationId, String)> = Vec::new();
-            for row in &rows {
-                let (placing, claim) = in_line(row)?;
-                let shape = format!("{claim:?}");
-                if let Some(reason) = refused.get(&shape) {
-                    told.push((placing.id, reason.clone()));
-                    continue;
-                }
-                match self.place(&placing, &claim).await? {
-                    Attempt::Placed | Attempt::Gone => {}
-                    Attempt::OverQuota => {
-                        told.push((placing.id, "a whole node would pass a quota of the tenant".to_owned()));
-                    }
-                    Attempt::NoFit => {
-                        let reason = self.books().refusal(pool_id, &claim);
-                        let reason =
-                            reason.map_or_else(|| "others were faster".to_owned(), |why| waiting(&why));
-                        refused.insert(shape, reason.clone());
-                        told.push((placing.id, reason));
-                    }
-                }
-            }
-            self.tell_waiting(&told).await?;
-            match rows.last() {
-                Some(last) => after = last.get("reservation_id"),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    async fn tell_waiting(&self, told: &[(ReservationId, String)]) -> Result<(), Fault> {
-        if told.is_empty() {
-            return Ok(());
-        }
-        let (ids, reasons): (Vec<Uuid>, Vec<&str>) =
-            told.iter().map(|(id, reason)| (id.uuid(), reason.as_str())).unzip();
-        let (ids, reasons) = (&ids, &reasons);
-        self.store()
-            .tx(WAITING_TOLD, |tx| {
-                Box::pin(async move {
-                    for row in tx.query(&sql::RESERVATIONS_WAIT, &[ids, reasons]).await? {
-                        let (id, tenant_id): (ReservationId, TenantId) =
-                            (row.id("reservation_id"), row.id("tenant_id"));
-                        let data = json!({
-                            "state": ReservationState::Scheduling.name(),
-                            "poolId": row.id::<PoolId>("pool_id").to_string(),
-                            "reason": row.get::<_, &str>("waiting_reason"),
-                        });
-                        self.tell(tx, EventKind::ReservationWaiting, id, tenant_id, data).await?;
-                    }
-                    Ok::<_, Fault>(())
-                })
-            })
-            .await
-    }
-
     /// Ends what is over; whether there is more than one pass takes. One that cannot be ended does not keep the others.
     pub(crate) async fn expire_due(&self) -> Result<bool, Fault> {
         let rows = self.store().read(&sql::RESERVATIONS_EXPIRING, &[]).await?;

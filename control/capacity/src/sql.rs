@@ -9,6 +9,7 @@
 //! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
 
 mod booking;
+pub mod many;
 
 use store::{Sql, sql};
 
@@ -28,7 +29,7 @@ pub const DRAFTS_PRUNE: Sql = sql(
     "reservation_drafts_prune",
     "DELETE FROM reservations WHERE reservation_id IN (
        SELECT reservation_id FROM reservations
-       WHERE state = 'draft' AND created_at < compute_now() - $1::bigint * interval '1 second'
+       WHERE stage = 0 AND created_at < compute_now() - $1::bigint * interval '1 second'
        ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED)",
 );
 pub const RESERVATION_ADMIT: Sql = sql(
@@ -83,18 +84,21 @@ pub const RESERVATIONS_WAIT: Sql = sql(
 pub const RESERVATIONS_EXPIRING: Sql = sql(
     "reservations_expiring",
     "SELECT reservation_id FROM reservations
-     WHERE state IN ('scheduling', 'placed', 'active') AND expires_at <= compute_now()
+     WHERE ended_at IS NULL AND expires_at <= compute_now() AND state IN ('scheduling', 'placed', 'active')
      ORDER BY expires_at, reservation_id LIMIT 200",
 );
+/// Pools with something to do: what waits, and nodes kept for what does not any more.
 pub const POOLS_WAITING: Sql = sql(
     "pools_waiting",
-    "SELECT DISTINCT pool_id FROM reservations WHERE state = 'scheduling' ORDER BY pool_id",
+    "SELECT pool_id FROM reservations WHERE stage = 1
+     UNION SELECT pool_id FROM node_capacity WHERE kept_for IS NOT NULL AND pool_id IS NOT NULL ORDER BY pool_id",
 );
 pub const RESERVATIONS_IN_LINE: Sql = sql(
     "reservations_in_line",
     "SELECT reservation_id, tenant_id, pool_id, gpus, gpu_model, vcpu, memory_mib, hugepages_1gi, whole_node, binding,
-       selector, CASE WHEN avoid_until > compute_now() THEN avoid ELSE '{}' END AS avoid
-     FROM reservations WHERE pool_id = $1 AND state = 'scheduling' AND reservation_id > $2
+       selector, waiting_reason, CASE WHEN avoid_until > compute_now() THEN avoid ELSE '{}' END AS avoid,
+       created_at < compute_now() - $3::bigint * interval '1 second' AS aged
+     FROM reservations WHERE pool_id = $1 AND stage = 1 AND reservation_id > $2
      ORDER BY reservation_id LIMIT 500",
 );
 
@@ -113,7 +117,7 @@ macro_rules! reservation_select {
      JOIN tenants t ON t.tenant_id = r.tenant_id
      JOIN pools p ON p.pool_id = r.pool_id
      JOIN users u ON u.user_id = r.created_by
-     LEFT JOIN allocations a ON a.reservation_id = r.reservation_id AND a.state IN ('placed', 'bound', 'releasing')
+     LEFT JOIN allocations a ON a.reservation_id = r.reservation_id AND a.live
      LEFT JOIN nodes n ON n.node_id = a.node_id
      LEFT JOIN node_sessions s ON s.node_id = a.node_id
      LEFT JOIN LATERAL (
@@ -128,6 +132,10 @@ macro_rules! reservation_select {
 
 pub const RESERVATION_GET: Sql =
     sql("reservation_get", reservation_select!("WHERE r.reservation_id = $1 AND r.state <> 'draft'"));
+pub const RESERVATIONS_GET: Sql = sql(
+    "reservations_get",
+    reservation_select!("WHERE r.reservation_id = ANY($1::uuid[]) AND r.state <> 'draft'"),
+);
 pub const RESERVATIONS_LIST: Sql = sql(
     "reservations_list",
     reservation_select!(
@@ -197,7 +205,8 @@ pub const CAPACITY_PUT: Sql = sql(
     "INSERT INTO node_capacity (node_id, pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis,
        machine_memory_bytes, topology, capabilities)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-     ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id, cpu_millis = excluded.cpu_millis,
+     ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id,
+       kept_for = CASE WHEN node_capacity.pool_id = excluded.pool_id THEN node_capacity.kept_for END, cpu_millis = excluded.cpu_millis,
        memory_bytes = excluded.memory_bytes, hugepages_1gi = excluded.hugepages_1gi,
        machine_cpu_millis = excluded.machine_cpu_millis, machine_memory_bytes = excluded.machine_memory_bytes,
        topology = excluded.topology, capabilities = excluded.capabilities",
@@ -212,9 +221,24 @@ pub const NODE_CAPABILITIES: Sql = sql(
     "node_capabilities",
     "SELECT DISTINCT unnest(capabilities) AS name FROM node_status WHERE node_id = $1 ORDER BY name",
 );
+/// The first in line gets a node; none while another has one.
+pub const NODE_KEEP: Sql = sql(
+    "node_keep",
+    "UPDATE node_capacity SET kept_for = $3 WHERE node_id = $2 AND pool_id = $1 AND kept_for IS NULL
+       AND EXISTS (SELECT FROM reservations WHERE reservation_id = $3 AND stage = 1)
+       AND NOT EXISTS (SELECT FROM node_capacity WHERE pool_id = $1 AND kept_for IS NOT NULL)",
+);
+/// Of those that wait no more, and of nodes that take no work.
+pub const NODES_KEPT_CLEAR: Sql = sql(
+    "nodes_kept_clear",
+    "UPDATE node_capacity c SET kept_for = NULL WHERE c.pool_id = $1 AND c.kept_for IS NOT NULL
+       AND (NOT EXISTS (SELECT FROM reservations r WHERE r.reservation_id = c.kept_for AND r.stage = 1)
+         OR NOT EXISTS (SELECT FROM nodes n WHERE n.node_id = c.node_id AND n.pool_id = c.pool_id AND n.state = 'ready'
+              AND n.cordoned_at IS NULL AND n.draining_at IS NULL AND n.quarantined_at IS NULL))",
+);
 pub const CAPACITY_LEAVE: Sql = sql(
     "node_capacity_leave",
-    "UPDATE node_capacity SET pool_id = NULL WHERE node_id = $1 AND pool_id IS NOT NULL",
+    "UPDATE node_capacity SET pool_id = NULL, kept_for = NULL WHERE node_id = $1 AND pool_id IS NOT NULL",
 );
 pub const CAPACITY_RESERVE: Sql = sql(
     "node_capacity_reserve",
@@ -232,7 +256,7 @@ pub const ATOMS_OF_NODE: Sql = sql(
 pub const ATOMS_ELSEWHERE: Sql = sql(
     "atoms_elsewhere",
     "SELECT a.atom, n.node_id, n.name FROM atoms a JOIN nodes n ON n.node_id = a.node_id
-     WHERE a.atom = ANY($2::text[]) AND a.node_id <> $1 AND (a.health <> 'absent' OR a.held) ORDER BY a.atom",
+     WHERE a.atom = ANY($2::text[]) AND a.node_id <> $1 ORDER BY a.atom",
 );
 /// Those that were not claimed before.
 pub const ATOM_CLAIMS_PUT: Sql = sql(
@@ -244,8 +268,11 @@ pub const ATOM_CLAIMS_PUT: Sql = sql(
 /// All but these are not claimed any more.
 pub const ATOM_CLAIMS_DROP: Sql =
     sql("atom_claims_drop", "DELETE FROM atom_claims WHERE node_id = $1 AND atom <> ALL($2::text[])");
-pub const ATOMS_DROP: Sql =
-    sql("atoms_drop", "DELETE FROM atoms WHERE node_id = $1 AND atom = ANY($2::text[]) AND NOT held");
+pub const ATOMS_DROP: Sql = sql(
+    "atoms_drop",
+    "DELETE FROM atoms a WHERE a.node_id = $1 AND a.atom = ANY($2::text[])
+       AND NOT EXISTS (SELECT FROM bookings b WHERE b.node_id = a.node_id AND b.atom = a.atom)",
+);
 pub const ATOM_PUT: Sql = sql(
     "atom_put",
     "INSERT INTO atoms (node_id, atom, class, device_index, model, memory_bytes, numa, island, health, health_reason)
@@ -264,15 +291,24 @@ pub const ALLOCATION_SUBJECT: Sql = sql(
 
 // The books in memory.
 
-pub const BOOKS_CHANGED: Sql = sql(
-    "books_changed",
-    "SELECT x.xmin, c.node_id, c.version
-     FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin) x
-     LEFT JOIN node_capacity c ON c.changed_xid >= $1",
+pub const BOOKS_CHANGED: Sql =
+    sql("books_changed", "SELECT oldest, node_id, version, offer_version FROM books_changed($1)");
+pub const BOOKS_BOOKED: Sql = sql(
+    "books_booked",
+    "SELECT c.node_id, c.version, c.offer_version,
+       ARRAY(SELECT b.atom FROM bookings b WHERE b.node_id = c.node_id) AS atoms,
+       h.cpu_millis, h.memory_bytes, h.hugepages_1gi, h.whole_node, h.bound
+     FROM node_capacity c CROSS JOIN LATERAL (
+       SELECT coalesce(sum(h.cpu_millis), 0)::bigint AS cpu_millis, coalesce(sum(h.memory_bytes), 0)::bigint AS memory_bytes,
+         coalesce(sum(h.hugepages_1gi), 0)::bigint AS hugepages_1gi, coalesce(bool_or(h.whole_node), false) AS whole_node,
+         jsonb_agg(jsonb_build_object('cpuMillis', h.cpu_millis, 'memoryBytes', h.memory_bytes,
+           'hugepages1Gi', h.hugepages_1gi, 'mems', h.mems, 'wholeNode', h.whole_node)) FILTER (WHERE h.mems <> '{}') AS bound
+       FROM host_bookings h WHERE h.node_id = c.node_id) h
+     WHERE c.node_id = ANY($1::uuid[]) ORDER BY c.node_id",
 );
 pub const BOOKS_NODES: Sql = sql(
     "books_nodes",
-    "SELECT c.node_id, c.pool_id, c.version, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.topology, p.policy,
+    "SELECT c.node_id, c.pool_id, c.version, c.offer_version, c.kept_for, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.topology, p.policy,
        n.name, n.state, n.cordoned_at, n.cordoned_by, n.cordon_reason, n.draining_at, n.quarantined_at,
        n.quarantine_reason, n.labels, c.capabilities,
        (SELECT jsonb_agg(jsonb_build_object('atom', a.atom, 'model', a.model, 'memoryBytes', a.memory_bytes,
@@ -342,6 +378,7 @@ pub const HOT: &[Sql] = &[
     RESERVATION_PLACED,
     RESERVATION_LOCK,
     RESERVATION_GET,
+    RESERVATIONS_GET,
     RESERVATIONS_EXPIRING,
     RESERVATIONS_IN_LINE,
     POOLS_WAITING,
@@ -359,6 +396,7 @@ pub const HOT: &[Sql] = &[
     QUOTA_HOLDS_DELETE,
     ATOMS_OF_NODE,
     BOOKS_CHANGED,
+    BOOKS_BOOKED,
     BOOKS_NODES,
 ];
 
@@ -381,6 +419,7 @@ pub const ALL: &[Sql] = &[
     POOLS_WAITING,
     RESERVATIONS_IN_LINE,
     RESERVATION_GET,
+    RESERVATIONS_GET,
     RESERVATIONS_LIST,
     QUOTA_HOLDS_PUT,
     QUOTA_HOLDS_DELETE,
@@ -407,6 +446,8 @@ pub const ALL: &[Sql] = &[
     CAPACITY_PUT,
     CAPACITY_TOUCH,
     NODE_CAPABILITIES,
+    NODE_KEEP,
+    NODES_KEPT_CLEAR,
     CAPACITY_LEAVE,
     CAPACITY_RESERVE,
     ATOMS_OF_NODE,
@@ -417,6 +458,7 @@ pub const ALL: &[Sql] = &[
     ATOM_PUT,
     ALLOCATION_SUBJECT,
     BOOKS_CHANGED,
+    BOOKS_BOOKED,
     BOOKS_NODES,
     POOL_INSERT,
     POOLS_ON_WAY_UP,
@@ -431,6 +473,7 @@ pub const ALL: &[Sql] = &[
 mod tests {
     #[tokio::test]
     async fn every_statement_prepares_on_a_migrated_database() {
-        testkit::db().await.prepare_all(&[super::ALL, crate::invariants::RULES].concat()).await;
+        let all = [super::ALL, super::many::ALL, crate::invariants::RULES].concat();
+        testkit::db().await.prepare_all(&all).await;
     }
 }

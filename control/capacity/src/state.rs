@@ -237,6 +237,11 @@ impl Reserved {
         })
     }
 
+    /// It has left the state in which another process was to place it, or that process has told why it waits.
+    pub fn was_looked_at(&self) -> bool {
+        self.state != ReservationState::Scheduling || self.waiting_reason != crate::create::HANDED
+    }
+
     /// Nothing is left to wait for: the node confirmed it, or it ended.
     pub fn is_up_or_over(&self) -> bool {
         self.state == ReservationState::Active || self.state.terminal()

@@ -20,7 +20,7 @@ use store::{Store, StoreError, Tx};
 pub use passes::run_passes;
 pub use queues::run_queues;
 pub use relay::run_relay;
-pub use signals::Signals;
+pub use signals::{PLACE_CHANNEL, Signals};
 
 use crate::sql;
 

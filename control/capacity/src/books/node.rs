@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::label::CAPABILITY_PREFIX;
 use model::lifecycle::NodeState;
-use model::{NodeId, PoolId};
+use model::{NodeId, PoolId, ReservationId};
 use placer::{
     Amount, AtomId, Claim, Cordon, CpuSet, DeviceView, HostView, NodeView, NumaView, Policy, Standing,
     floating,
@@ -31,6 +31,10 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     pub fn could_hold(&self, claim: &Claim) -> bool {
         let enough = |(model, count): (&String, &u32)| {
             *count >= claim.gpus && claim.model.as_ref().is_none_or(|wanted| wanted == model)
@@ -50,6 +54,8 @@ pub(crate) struct ReadNode {
     pub id: NodeId,
     pub pool_id: Option<PoolId>,
     pub version: i64,
+    pub offer_version: i64,
+    pub kept_for: Option<ReservationId>,
     pub policy: Policy,
     pub machine: Machine,
     pub view: NodeView,
@@ -82,13 +88,44 @@ struct DeviceRow {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct HostRow {
-    cpu_millis: u64,
-    memory_bytes: u64,
+pub(super) struct HostRow {
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
     #[serde(rename = "hugepages1Gi")]
-    hugepages_1gi: u64,
+    pub hugepages_1gi: u64,
     mems: Vec<u16>,
     whole_node: bool,
+}
+
+/// What is booked on a node, and nothing of what it offers.
+pub(super) struct BookedRow {
+    pub id: NodeId,
+    pub version: i64,
+    pub offer_version: i64,
+    pub atoms: Vec<String>,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+    pub hugepages_1gi: u64,
+    pub whole_node: bool,
+    /// Those that are bound to NUMA nodes.
+    pub bound: Vec<HostRow>,
+}
+
+impl BookedRow {
+    pub fn read(row: &Row) -> Result<Self, StoreError> {
+        let amount = |column| whole(row.get(column));
+        Ok(Self {
+            id: row.id("node_id"),
+            version: row.get("version"),
+            offer_version: row.get("offer_version"),
+            atoms: row.get("atoms"),
+            cpu_millis: amount("cpu_millis"),
+            memory_bytes: amount("memory_bytes"),
+            hugepages_1gi: amount("hugepages_1gi"),
+            whole_node: row.get("whole_node"),
+            bound: list(row.get("bound"), "bound")?,
+        })
+    }
 }
 
 pub(super) fn read(row: &Row) -> Result<ReadNode, StoreError> {
@@ -131,8 +168,16 @@ pub(super) fn read(row: &Row) -> Result<ReadNode, StoreError> {
         numa: numa(&topology, &booked, &Reserve::of(&policy)),
         devices: devices.into_iter().map(device).collect(),
     };
-    let (pool_id, version) = (row.opt_id("pool_id"), row.get("version"));
-    Ok(ReadNode { id, pool_id, version, policy: crate::pools::placement_of(&policy), machine, view })
+    Ok(ReadNode {
+        id,
+        pool_id: row.opt_id("pool_id"),
+        version: row.get("version"),
+        offer_version: row.get("offer_version"),
+        kept_for: row.opt_id("kept_for"),
+        policy: crate::pools::placement_of(&policy),
+        machine,
+        view,
+    })
 }
 
 fn undecodable(column: &'static str) -> StoreError {
@@ -177,8 +222,7 @@ fn numa(topology: &[NumaRow], booked: &[HostRow], reserve: &Reserve) -> Vec<Numa
         topology.iter().map(|numa| CpuSet::parse(&numa.cpus).unwrap_or_default()).collect();
     let reserved = usize::try_from(reserve.cpu_millis / 1000).unwrap_or(usize::MAX);
     let open = floating(&sets, reserved, &CpuSet::default(), &CpuSet::default());
-    let promised =
-        |id: u16, of: fn(&HostRow) -> u64| -> u64 { booked.iter().map(|row| share(row, id, of(row))).sum() };
+    let promised = |id: u16, of: fn(&HostRow) -> u64| promised(booked, id, of);
     topology
         .iter()
         .zip(open)
@@ -195,6 +239,11 @@ fn numa(topology: &[NumaRow], booked: &[HostRow], reserve: &Reserve) -> Vec<Numa
             },
         })
         .collect()
+}
+
+/// What the bookings that are bound to one NUMA node promise of it.
+pub(super) fn promised(booked: &[HostRow], id: u16, of: fn(&HostRow) -> u64) -> u64 {
+    booked.iter().map(|row| share(row, id, of(row))).sum()
 }
 
 /// The bound amount's part on one NUMA node: equal shares, the first ones what does not divide.

@@ -7,7 +7,7 @@ use store::{Sql, sql};
 pub const ALLOCATION_BOOK: Sql = sql(
     "allocation_book",
     "WITH opened AS (
-       UPDATE node_capacity c SET updated_at = compute_now() FROM nodes n
+       UPDATE node_capacity c SET books = c.books + 1 FROM nodes n
        WHERE c.node_id = $3 AND c.pool_id = $11 AND n.node_id = c.node_id AND n.pool_id = c.pool_id
          AND n.state = 'ready' AND n.cordoned_at IS NULL AND n.draining_at IS NULL AND n.quarantined_at IS NULL
        RETURNING c.node_id, c.version
@@ -42,7 +42,7 @@ pub const ALLOCATION_BOUND: Sql = sql(
 pub const ALLOCATION_RELEASING: Sql = sql(
     "allocation_releasing",
     "UPDATE allocations SET state = 'releasing'
-     WHERE reservation_id = $1 AND state IN ('placed', 'bound') RETURNING allocation_id, node_id",
+     WHERE reservation_id = $1 AND live AND state IN ('placed', 'bound') RETURNING allocation_id, node_id",
 );
 /// It is not its reservation's any more; what it booked stays booked.
 pub const ALLOCATION_FAILED: Sql = sql(
@@ -57,12 +57,12 @@ pub const ALLOCATION_END: Sql = sql(
        UPDATE allocations SET state = CASE state WHEN 'failed' THEN state ELSE 'released' END, ended_at = compute_now()
        WHERE allocation_id = $1 AND ended_at IS NULL AND state IN ('releasing', 'failed')
        RETURNING allocation_id, node_id
+     ), opened AS (
+       UPDATE node_capacity c SET books = c.books + 1 FROM ended e WHERE c.node_id = e.node_id RETURNING e.allocation_id
      ), atoms_back AS (
-       DELETE FROM bookings b USING ended e WHERE b.allocation_id = e.allocation_id
-     ), host_back AS (
-       DELETE FROM host_bookings h USING ended e WHERE h.allocation_id = e.allocation_id
+       DELETE FROM bookings b USING opened o WHERE b.allocation_id = o.allocation_id
      )
-     UPDATE node_capacity c SET updated_at = compute_now() FROM ended e WHERE c.node_id = e.node_id",
+     DELETE FROM host_bookings h USING opened o WHERE h.allocation_id = o.allocation_id",
 );
 /// Ends what failed on a node that was removed: nobody will speak for it any more.
 pub const ALLOCATIONS_OF_REMOVED_END: Sql = sql(

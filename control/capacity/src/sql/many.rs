@@ -41,13 +41,15 @@ pub const QUOTA_HOLDS_PUT_ALL: Sql = sql(
 pub const QUOTAS_OVER: Sql = sql(
     "quotas_over",
     "WITH RECURSIVE up AS (
-       SELECT t.tenant_id AS leaf, t.tenant_id, t.parent_id, 0 AS above FROM tenants t WHERE t.tenant_id = ANY($1::uuid[])
+       SELECT t.tenant_id AS leaf, t.tenant_id, t.parent_id, t.name, 0 AS above
+       FROM tenants t WHERE t.tenant_id = ANY($1::uuid[])
        UNION ALL
-       SELECT up.leaf, t.tenant_id, t.parent_id, up.above + 1 FROM tenants t JOIN up ON t.tenant_id = up.parent_id),
+       SELECT up.leaf, t.tenant_id, t.parent_id, t.name, up.above + 1 FROM tenants t JOIN up ON t.tenant_id = up.parent_id),
      way AS (
-       SELECT tenant_id, max(depth) AS depth, array_agg(leaf) AS leaves FROM (
-         SELECT leaf, tenant_id, max(above) OVER (PARTITION BY leaf) - above AS depth FROM up) x GROUP BY tenant_id)
-     SELECT q.tenant_id, q.resource, q.amount, way.leaves
+       SELECT tenant_id, name, max(depth) AS depth, array_agg(leaf) AS leaves FROM (
+         SELECT leaf, tenant_id, name, max(above) OVER (PARTITION BY leaf) - above AS depth FROM up) x
+       GROUP BY tenant_id, name)
+     SELECT q.tenant_id, way.name AS tenant_name, q.resource, q.amount, way.leaves
      FROM way JOIN quotas q ON q.tenant_id = way.tenant_id
      ORDER BY q.resource, way.depth, q.tenant_id FOR NO KEY UPDATE OF q",
 );
@@ -166,3 +168,23 @@ pub const POOLS_WAITING_OF: Sql = sql(
     "SELECT p.pool_id FROM unnest($1::uuid[]) AS p (pool_id)
      WHERE EXISTS (SELECT FROM reservations r WHERE r.pool_id = p.pool_id AND r.stage = 1) ORDER BY p.pool_id",
 );
+
+/// For the test that prepares them, and for the one that looks at their plans.
+pub const ALL: &[Sql] = &[
+    RESERVATIONS_ADMIT,
+    RESERVATIONS_PLACED,
+    QUOTA_HOLDS_PUT_ALL,
+    QUOTAS_OVER,
+    QUOTAS_USED,
+    NODES_OPEN,
+    ALLOCATIONS_BOOK,
+    RESERVATIONS_LOCK,
+    RESERVATIONS_RELEASING,
+    ALLOCATIONS_RELEASING,
+    RESERVATIONS_END,
+    QUOTA_HOLDS_DELETE_ALL,
+    ALLOCATIONS_SPOKEN,
+    ALLOCATIONS_BOUND,
+    ALLOCATIONS_END,
+    POOLS_WAITING_OF,
+];

@@ -174,7 +174,7 @@ async fn broken_books_are_found() {
         ),
         (
             "DROP INDEX host_bookings_whole_node;
-             ALTER TABLE host_bookings DISABLE TRIGGER host_bookings_within_node;
+             ALTER TABLE host_bookings DISABLE TRIGGER USER;
              UPDATE host_bookings SET whole_node = true"
                 .to_owned(),
             "a node held whole is held by one",

@@ -11,8 +11,11 @@ use tokio::sync::watch;
 
 const LISTEN: TaskKind = TaskKind::fatal("database_signals");
 
+/// Told when something waits that the owner of its pool is to place.
+pub const PLACE_CHANNEL: &str = "bc_place";
+
 const CHANNELS: &[&str] =
-    &[store::work::CHANNEL, store::outbox::OUTBOX_CHANNEL, store::outbox::EVENTS_CHANNEL];
+    &[store::work::CHANNEL, store::outbox::OUTBOX_CHANNEL, store::outbox::EVENTS_CHANNEL, PLACE_CHANNEL];
 
 /// Hands on what the database signals. A receiver that was changed says only: look again.
 #[derive(Clone)]

@@ -1,0 +1,188 @@
+//! Calls that come together are done together: what many callers ask for at once is one transaction, whose price is
+//! mostly that of a transaction and of a statement.
+//!
+//! ```text
+//! create ---+                                 +-> admitted and placed, one transaction -> each its answer
+//! create ---+-> (while the one before runs) --+
+//! create ---+                                 +-> one by one where somebody was faster
+//! ```
+//!
+//! Nobody waits for a batch to fill: whatever has come while the one before it ran is the next. A process that has not
+//! started this (see [`Capacity::start`]) does each call by itself, with the same outcome.
+
+mod admit;
+mod book;
+mod release;
+mod reports;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use kernel::idempotency::Key;
+use kernel::run::Running;
+use kernel::{ApiError, Call, Fault};
+use kit::TaskKind;
+use model::{ErrorCode, ReservationId};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::Capacity;
+use crate::state::{Reserved, Subject};
+
+const ADMIT: TaskKind = TaskKind::fatal("reservation_admit");
+const RELEASE: TaskKind = TaskKind::fatal("reservation_release");
+
+/// One transaction: large enough that its own price does not count, small enough that nobody waits long behind it.
+pub(crate) const BATCH_MAX: usize = 128;
+/// Calls that wait for a batch. A server runs fewer at once; more are refused.
+const WAITING_MAX: usize = 4_096;
+
+/// A decided create.
+pub(crate) struct Creating {
+    pub call: Arc<Call>,
+    pub subject: Subject,
+    pub name: Option<String>,
+    pub key: Option<Key>,
+}
+
+/// What a create came to.
+#[derive(Debug)]
+pub(crate) enum Made {
+    Mine {
+        reserved: Box<Reserved>,
+        /// Another process is to place it.
+        handed: bool,
+    },
+    /// A call at the same time under the same key was first, and made this.
+    Earlier(String),
+}
+
+pub(crate) struct Releasing {
+    pub call: Arc<Call>,
+    pub id: ReservationId,
+}
+
+/// What somebody waits for.
+pub(crate) struct Asked<T, A> {
+    pub what: T,
+    pub reply: oneshot::Sender<Result<A, Fault>>,
+}
+
+type AskedCreate = Asked<Creating, Made>;
+type AskedRelease = Asked<Releasing, Reserved>;
+
+/// Ways to the tasks.
+pub(crate) struct Batches {
+    creates: mpsc::Sender<AskedCreate>,
+    releases: mpsc::Sender<AskedRelease>,
+}
+
+impl Capacity {
+    /// Does what many callers ask for at once together from here on, and places what others hand to this process. A second
+    /// call changes nothing.
+    pub fn start(&self, running: &Running) {
+        let (creates, asked_creates) = mpsc::channel(WAITING_MAX);
+        let (releases, asked_releases) = mpsc::channel(WAITING_MAX);
+        if self.0.batches.set(Batches { creates, releases }).is_err() {
+            return;
+        }
+        let handed = running.signals.of(kernel::run::PLACE_CHANNEL);
+        let this = self.clone();
+        running.supervisor.spawn(ADMIT, move |stop| this.admitting(asked_creates, handed, stop));
+        let this = self.clone();
+        running.supervisor.spawn(RELEASE, move |stop| this.releasing(asked_releases, stop));
+    }
+
+    /// Whether this process does calls together.
+    pub(crate) fn is_started(&self) -> bool {
+        self.0.batches.get().is_some()
+    }
+
+    /// What comes of a create that was decided on.
+    pub(crate) async fn create_with_others(&self, what: Creating) -> Result<Made, Fault> {
+        match self.0.batches.get() {
+            Some(batches) => ask(&batches.creates, what).await,
+            None => self.make_alone(&what, std::future::ready(Ok(()))).await,
+        }
+    }
+
+    /// Asks for the end of a reservation, and reads it.
+    pub(crate) async fn release_with_others(&self, what: Releasing) -> Result<Reserved, Fault> {
+        match self.0.batches.get() {
+            Some(batches) => ask(&batches.releases, what).await,
+            None => self.release_alone(&what).await,
+        }
+    }
+
+    async fn admitting(
+        self,
+        mut asked: mpsc::Receiver<AskedCreate>,
+        mut handed: tokio::sync::watch::Receiver<()>,
+        stop: CancellationToken,
+    ) -> Result<(), Infallible> {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        loop {
+            // All arms are cancel-safe: what is not received stays in the channel, a signal not looked at stays.
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = asked.recv_many(&mut batch, BATCH_MAX) => {
+                    let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
+                    if stop.run_until_cancelled(self.admit_all(batch)).await.is_none() {
+                        return Ok(());
+                    }
+                }
+                Ok(()) = handed.changed() => {
+                    stop.run_until_cancelled(self.place_handed()).await;
+                }
+            }
+        }
+    }
+
+    async fn releasing(
+        self,
+        mut asked: mpsc::Receiver<AskedRelease>,
+        stop: CancellationToken,
+    ) -> Result<(), Infallible> {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while stop.run_until_cancelled(asked.recv_many(&mut batch, BATCH_MAX)).await.is_some() {
+            let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
+            stop.run_until_cancelled(self.release_all(batch)).await;
+        }
+        Ok(())
+    }
+
+    /// What other processes have admitted into pools of this one.
+    async fn place_handed(&self) {
+        for pool_id in self.owned() {
+            if let Err(err) = self.place_waiting(pool_id).await {
+                tracing::warn!(%pool_id, err = kit::chain(&err), "failed to place what was handed over");
+            }
+        }
+    }
+}
+
+async fn ask<T, A>(to: &mpsc::Sender<Asked<T, A>>, what: T) -> Result<A, Fault> {
+    let (reply, answer) = oneshot::channel();
+    let busy = || ApiError {
+        retry_after: Some(1),
+        ..ApiError::new(ErrorCode::Unavailable, "too many calls at once: try again")
+    };
+    to.try_send(Asked { what, reply }).map_err(|_| busy())?;
+    let gone = || {
+        let message = "the server is stopping; whether the call took effect is not known, repeat it with its idempotency key";
+        ApiError::new(ErrorCode::Unavailable, message)
+    };
+    answer.await.map_err(|_| gone())?
+}
+
+impl<T, A> Asked<T, A> {
+    /// Whether nobody waits for it any more, and it has not begun.
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn answer(self, answer: Result<A, Fault>) {
+        // Whoever asked may be gone by now.
+        let _ = self.reply.send(answer);
+    }
+}
