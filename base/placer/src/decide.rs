@@ -1,19 +1,13 @@
 //! The search: the best class first, in it the first node that passes.
 
-use model::label::CAPABILITY_PREFIX;
-
 use crate::claim::{Claim, Policy};
 use crate::explain::NoFit;
-use crate::index::{Class, packed};
+use crate::index::{Ask, ClassId, Mask, Member, packed, places};
 use crate::placement::{Booking, DeviceScore, Limits, Placement, Score};
-use crate::snapshot::{Device, ModelSym, Node, Slot, Snapshot, Sym};
-use crate::topology::{Cell, NO_NUMA, choose};
+use crate::snapshot::{ModelSym, Node, Slot, Snapshot, Sym};
+use crate::topology::{NO_NUMA, choose};
 use crate::view::NumaView;
 use crate::{AtomId, CpuSet};
-
-/// A label that fewer than one in this many nodes carry is searched by its own list of nodes: walking the classes
-/// would mostly meet nodes without it.
-const NARROW_SHARE: usize = 8;
 
 /// A claim in the snapshot's own numbers.
 pub(crate) struct Wanted<'a> {
@@ -21,6 +15,7 @@ pub(crate) struct Wanted<'a> {
     pub policy: Policy,
     labels: Vec<Sym>,
     model: Model,
+    ask: Ask,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +30,7 @@ enum Model {
 struct Best {
     score: Score,
     slot: Slot,
-    model: Option<ModelSym>,
+    class: ClassId,
 }
 
 impl Snapshot {
@@ -44,98 +39,135 @@ impl Snapshot {
         self.find(claim, policy).ok_or_else(|| NoFit::of(self, claim, policy))
     }
 
-    /// As [`Snapshot::place`], without the reasons, which take a look at every node.
+    /// As [`Snapshot::place`], without the reasons, which take a look at every node. Takes about a microsecond however
+    /// many nodes there are, also when no node fits.
     pub fn find(&self, claim: &Claim, policy: Policy) -> Option<Placement> {
         let wanted = Wanted::read(self, claim, policy)?;
-        let narrowest =
-            wanted.labels.iter().map(|label| self.labels.nodes(*label)).min_by_key(|nodes| nodes.len());
-        let best = match narrowest {
-            Some(nodes) if nodes.len() < self.len() / NARROW_SHARE => self.best_of(nodes, &wanted),
-            Some(_) | None => self.best(&wanted),
+        // A label that few nodes carry is searched by its own list of nodes: the classes would mostly show others.
+        let best = match self.labels.narrowest(&wanted.labels) {
+            Some(nodes) => self.best_of(nodes, &wanted),
+            None => self.best(&wanted),
         }?;
         Some(self.placement(&wanted, best))
     }
 
     fn best(&self, wanted: &Wanted<'_>) -> Option<Best> {
-        let claim = wanted.claim;
-        let mut best: Option<Best> = None;
-        let mut search = |model: Option<ModelSym>| {
-            for class in self.index.classes(model, claim.gpus, wanted.policy) {
-                let Some(devices) = class.score(claim, wanted.policy) else { continue };
-                if best.is_some_and(|best| best.score.devices < devices) {
-                    continue;
-                }
-                let admits = |slot: Slot| wanted.admits(self.at(slot));
-                let Some(entry) = class.first(claim, wanted.policy, |entry| admits(entry.slot)) else {
-                    continue;
-                };
-                let score = wanted.score(self.at(entry.slot), devices);
-                // Models come in order of name, so of equal scores (two models on one node) the first name stays.
-                if best.is_none_or(|best| score < best.score) {
-                    best = Some(Best { score, slot: entry.slot, model });
-                }
-            }
-        };
+        let mut best = None;
         match wanted.model {
-            Model::NoGpus => search(None),
-            Model::Named(model) => search(Some(model)),
-            Model::Any => self.models.values().for_each(|model| search(Some(*model))),
+            Model::NoGpus => self.search_without_gpus(wanted, &mut best),
+            Model::Named(model) => self.search(wanted, model, &mut best),
+            // In order of name, so of equal scores (two models on one node) the first name stays.
+            Model::Any => self.models.values().for_each(|model| self.search(wanted, *model, &mut best)),
         }
         best
+    }
+
+    fn search_without_gpus(&self, wanted: &Wanted<'_>, best: &mut Option<Best>) {
+        for rung in self.index.ladders().without_gpus() {
+            if best.is_some_and(|best| best.score.devices < rung.devices) {
+                break;
+            }
+            if !wanted.claim.whole_node || self.index.class(rung.class).shape.unused {
+                self.try_class(wanted, rung.class, rung.devices, best);
+            }
+        }
+    }
+
+    fn search(&self, wanted: &Wanted<'_>, model: ModelSym, best: &mut Option<Best>) {
+        let (claim, policy) = (wanted.claim, wanted.policy);
+        let ladders = self.index.ladders();
+        let scored = |class: ClassId| self.index.class(class).shape.score(claim, policy);
+        if claim.whole_node {
+            for class in ladders.unused(model) {
+                if let Some(devices) = scored(*class) {
+                    self.try_class(wanted, *class, devices, best);
+                }
+            }
+            return;
+        }
+        let memory_bytes_min = claim.gpu_memory_bytes_min;
+        let too_small = |class: ClassId| self.index.class(class).shape.memory_bytes_min < memory_bytes_min;
+        for rung in ladders.of(model, claim.gpus, policy) {
+            if best.is_some_and(|best| best.score.devices < rung.devices) {
+                break;
+            }
+            if memory_bytes_min == 0 || !too_small(rung.class) {
+                self.try_class(wanted, rung.class, rung.devices, best);
+            }
+        }
+        // Some of their devices are too small and some need not be.
+        for class in ladders.differing(model).iter().filter(|class| too_small(**class)) {
+            if let Some(devices) = scored(*class) {
+                self.try_class(wanted, *class, devices, best);
+            }
+        }
+    }
+
+    /// Takes the class's best node when it is better than the best so far.
+    fn try_class(&self, wanted: &Wanted<'_>, class: ClassId, devices: DeviceScore, best: &mut Option<Best>) {
+        let out = !self.index.most(class).may_have(&wanted.ask);
+        if out || best.is_some_and(|best| best.score.devices < devices) {
+            return;
+        }
+        let nodes = &self.index.class(class).nodes;
+        let Some(entry) = nodes.first(&wanted.ask, wanted.policy, |entry| {
+            !wanted.claim.avoid.contains(&entry.id) && wanted.has_labels(self.at(entry.slot))
+        }) else {
+            return;
+        };
+        let score = wanted.score(self.at(entry.slot), devices);
+        if best.is_none_or(|best| score < best.score) {
+            *best = Some(Best { score, slot: entry.slot, class });
+        }
     }
 
     fn best_of(&self, slots: &[Slot], wanted: &Wanted<'_>) -> Option<Best> {
         let fits = |slot: &Slot| {
             let node = self.at(*slot);
-            let host = &node.host;
-            let room = host.cpu_millis.free() >= wanted.claim.cpu_millis
-                && host.memory_bytes.free() >= wanted.claim.memory_bytes;
-            let (devices, model) = (room && wanted.admits(node)).then(|| self.best_class(node, wanted))??;
-            Some(Best { score: wanted.score(node, devices), slot: *slot, model })
+            let (devices, class) = wanted.admits(node).then(|| self.best_class(node, wanted))??;
+            Some(Best { score: wanted.score(node, devices), slot: *slot, class })
         };
         slots.iter().filter_map(fits).min_by_key(|best| best.score)
     }
 
-    /// The best of a node's classes for the claim, and its model; none when the node takes no work or does not fit.
-    pub(crate) fn best_class(
-        &self,
-        node: &Node,
-        wanted: &Wanted<'_>,
-    ) -> Option<(DeviceScore, Option<ModelSym>)> {
-        let scored = |class: &Class| {
-            let model = class.shape.model;
+    /// The best of a node's classes for the claim; none when the node takes no work or its devices do not fit.
+    pub(crate) fn best_class(&self, node: &Node, wanted: &Wanted<'_>) -> Option<(DeviceScore, ClassId)> {
+        let model = |class: ClassId| self.index.class(class).shape.model;
+        let scored = |member: &Member| {
             let asked = match wanted.model {
-                Model::NoGpus => model.is_none(),
-                Model::Any => model.is_some(),
-                Model::Named(named) => model == Some(named),
+                Model::NoGpus => model(member.class).is_none(),
+                Model::Any => model(member.class).is_some(),
+                Model::Named(named) => model(member.class) == Some(named),
             };
-            asked.then(|| class.score(wanted.claim, wanted.policy))?.map(|score| (score, model))
+            let shape = &self.index.class(member.class).shape;
+            asked.then(|| shape.score(wanted.claim, wanted.policy))?.map(|score| (score, member.class))
         };
-        let name = |model: Option<ModelSym>| model.map(|model| &self.model_names[model as usize]);
-        node.classes
-            .iter()
-            .filter_map(|id| scored(self.index.class(*id)))
-            .min_by(|a, b| a.0.cmp(&b.0).then_with(|| name(a.1).cmp(&name(b.1))))
+        let name = |class: ClassId| model(class).map(|model| &self.model_names[model as usize]);
+        let better = |a: &(DeviceScore, ClassId), b: &(DeviceScore, ClassId)| {
+            a.0.cmp(&b.0).then_with(|| name(a.1).cmp(&name(b.1)))
+        };
+        node.members.iter().filter_map(scored).min_by(better)
     }
 
     fn placement(&self, wanted: &Wanted<'_>, best: Best) -> Placement {
         let claim = wanted.claim;
         let node = self.at(best.slot);
-        let devices = match best.model {
-            _ if claim.whole_node => (0..node.devices.len()).collect(),
-            Some(model) => taken(node, model, claim),
-            None => Vec::new(),
-        };
-        let mut numa_nodes: Vec<u16> = devices.iter().map(|at| node.devices[*at].numa).collect();
-        numa_nodes.sort_unstable();
-        numa_nodes.dedup();
+        let devices = self.taken(node, best.class, claim);
+        let mut numa_nodes: Vec<u16> = Vec::new();
+        let mut atoms: Vec<AtomId> = Vec::with_capacity(devices.count_ones() as usize);
+        for device in places(devices).map(|at| &node.devices[at]) {
+            atoms.push(device.atom.clone());
+            if let Err(at) = numa_nodes.binary_search(&device.numa) {
+                numa_nodes.insert(at, device.numa);
+            }
+        }
         let limits = if claim.whole_node { Limits::default() } else { limits(node, &numa_nodes, claim) };
         numa_nodes.retain(|numa| *numa != NO_NUMA);
         let least = |wanted: u64, all: u64| if claim.whole_node { all } else { wanted };
         let host = &node.host;
         let booking = Booking {
             node: node.id,
-            atoms: devices.iter().map(|at| -> AtomId { node.devices[*at].atom.clone() }).collect(),
+            atoms,
             cpu_millis: least(claim.cpu_millis, host.cpu_millis.free()),
             memory_bytes: least(claim.memory_bytes, host.memory_bytes.free()),
             hugepages_1gi: least(claim.hugepages_1gi, host.hugepages_1gi.free()),
@@ -143,6 +175,25 @@ impl Snapshot {
             whole_node: claim.whole_node,
         };
         Placement { generation: node.generation, booking, numa_nodes, limits, score: best.score }
+    }
+
+    /// The devices to take of a node that fits, in the driver's order where they are alike.
+    fn taken(&self, node: &Node, class: ClassId, claim: &Claim) -> Mask {
+        if claim.whole_node {
+            return node.all_devices();
+        }
+        if claim.gpus == 0 {
+            return 0;
+        }
+        let member = node.members.iter().find(|member| member.class == class).expect("it was found in it");
+        let any_memory = claim.gpu_memory_bytes_min <= self.index.class(class).shape.memory_bytes_min;
+        if let Some(taken) = member.taken(claim.gpus).filter(|_| any_memory) {
+            return taken;
+        }
+        let cells = node.layout.cells(member.free);
+        let choice =
+            choose(&cells, claim.gpus, claim.gpu_memory_bytes_min).expect("the class of the node fits");
+        node.layout.taken(member.free, &cells, choice.takes)
     }
 }
 
@@ -154,21 +205,34 @@ impl<'a> Wanted<'a> {
             labels.push(snapshot.labels.find(key, value)?);
         }
         for name in &claim.capabilities {
-            labels.push(snapshot.labels.find(&format!("{CAPABILITY_PREFIX}{name}"), "1")?);
+            labels.push(snapshot.labels.find_capability(name)?);
         }
         let model = match (&claim.model, claim.gpus) {
             (_, 0) => Model::NoGpus,
             (None, _) => Model::Any,
             (Some(name), _) => Model::Named(*snapshot.models.get(name.as_str())?),
         };
-        Some(Wanted { claim, policy: packed(claim, policy), labels, model })
+        let ask = Ask {
+            cpu_millis: claim.cpu_millis,
+            memory_bytes: claim.memory_bytes,
+            hugepages_1gi: claim.hugepages_1gi,
+            label_bits: labels.iter().fold(0, |bits, label| bits | snapshot.labels.bit(*label)),
+        };
+        Some(Wanted { claim, policy: packed(claim, policy), labels, model, ask })
     }
 
-    /// What the index does not know about a node.
+    /// All that a node needs beside its devices.
     fn admits(&self, node: &Node) -> bool {
-        node.host.hugepages_1gi.free() >= self.claim.hugepages_1gi
-            && self.labels.iter().all(|label| node.has_label(*label))
+        let host = &node.host;
+        host.cpu_millis.free() >= self.claim.cpu_millis
+            && host.memory_bytes.free() >= self.claim.memory_bytes
+            && host.hugepages_1gi.free() >= self.claim.hugepages_1gi
             && !self.claim.avoid.contains(&node.id)
+            && self.has_labels(node)
+    }
+
+    fn has_labels(&self, node: &Node) -> bool {
+        self.labels.iter().all(|label| node.has_label(*label))
     }
 
     /// Of a node that fits.
@@ -181,23 +245,6 @@ impl<'a> Wanted<'a> {
             node: node.id,
         }
     }
-}
-
-/// The devices to take, in the driver's order where they are alike.
-fn taken(node: &Node, model: ModelSym, claim: &Claim) -> Vec<usize> {
-    let cells = node.cells(model);
-    let choice = choose(&cells, claim.gpus, claim.gpu_memory_bytes_min).expect("the class of the node fits");
-    let mut rest = choice.takes;
-    let take = |(_, device): &(usize, &Device)| {
-        let alike = |cell: &Cell| Cell { free: 1, ..*cell } == device.cell();
-        let cell = cells.iter().position(alike).expect("every free device is in a cell");
-        let takes = rest[cell] > 0;
-        rest[cell] -= u16::from(takes);
-        takes
-    };
-    let free =
-        node.devices.iter().enumerate().filter(|(_, device)| device.model == model && device.is_free());
-    free.filter(take).map(|(at, _)| at).collect()
 }
 
 /// Keeps the hold on its devices' NUMA nodes as far as they can carry it. One device of unknown place, or a NUMA node

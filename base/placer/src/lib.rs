@@ -5,7 +5,7 @@
 //!
 //!   view      what the caller tells the snapshot about a node
 //!   snapshot  the nodes, changed in place: upsert, book, release, flags, health; a generation for each
-//!   index     the nodes in classes of the same free devices, so that a decision looks at few of them
+//!   index     the nodes in classes that are equally good for every claim, so that a decision looks at few of them
 //!   topology  which devices of a class to take: fewest NVLink islands, fewest NUMA nodes, nothing broken up
 //!   decide    the search: the best class first, in it the first node that passes
 //!   explain   the same question asked of every node, with numbers, and what would fit instead

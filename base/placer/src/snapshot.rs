@@ -12,11 +12,9 @@ pub use booking::BookError;
 pub(crate) use labels::{Labels, Sym};
 pub(crate) use node::{Device, Node};
 
-use crate::index::Index;
+use crate::index::{DEVICES_MAX, Index};
 use crate::view::{NodeView, Standing, Text};
 
-/// Devices one node may list. A chassis holds at most a few dozen.
-const DEVICES_MAX: usize = 1024;
 /// NUMA nodes one node may list: the kernel's own bound (`MAX_NUMNODES`).
 const NUMA_NODES_MAX: usize = 1024;
 
@@ -28,7 +26,7 @@ pub(crate) type ModelSym = u32;
 /// Why a node's description cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNode {
-    #[error("node {node} lists {count} devices, at most 1024 are taken")]
+    #[error("node {node} lists {count} devices, at most 128 are taken")]
     TooManyDevices { node: NodeId, count: usize },
     #[error("node {node} lists {count} NUMA nodes, at most 1024 are taken")]
     TooManyNumaNodes { node: NodeId, count: usize },
@@ -76,20 +74,34 @@ impl Snapshot {
         });
         self.generation += 1;
         let (id, labels) = (view.id, std::mem::take(&mut view.labels));
-        let mut node = Node::new(view, self.generation, |name| {
+        let model = |name| {
             *self.models.entry(name).or_insert_with_key(|name| {
                 self.model_names.push(name.clone());
                 ModelSym::try_from(self.model_names.len() - 1).expect("fewer models than devices")
             })
-        });
-        let mut symbols: Vec<Sym> =
-            labels.iter().map(|(key, value)| self.labels.attach(key, value, slot)).collect();
+        };
+        let mut node = Node::new(view, self.generation, model, |devices| self.index.layout(devices));
+        let attached = labels.iter().map(|(key, value)| self.labels.attach(key, value, slot));
+        let mut symbols: Vec<(Sym, bool)> = attached.collect();
         symbols.sort_unstable();
-        node.labels = symbols.into();
+        node.labels = symbols.iter().map(|(symbol, _)| *symbol).collect();
+        node.label_bits = node.labels.iter().fold(0, |bits, symbol| bits | self.labels.bit(*symbol));
         self.index.enter(slot, &mut node);
         self.nodes[slot as usize] = Some(Box::new(node));
         self.by_id.insert(id, slot);
+        symbols.into_iter().filter(|(_, widened)| *widened).for_each(|(symbol, _)| self.give_bit(symbol));
         Ok(self.generation)
+    }
+
+    /// Marks the nodes of a label with its bit, which is new.
+    fn give_bit(&mut self, symbol: Sym) {
+        let bit = self.labels.bit(symbol);
+        for slot in self.labels.nodes(symbol) {
+            let node = self.nodes[*slot as usize].as_deref_mut().expect("the tables name only slots in use");
+            self.index.leave(node);
+            node.label_bits |= bit;
+            self.index.enter(*slot, node);
+        }
     }
 
     /// Forgets a node; says whether it was there.

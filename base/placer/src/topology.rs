@@ -38,6 +38,45 @@ struct Part {
     numa: u16,
     island: u16,
     left: u32,
+    /// Places of its NUMA node and its island among the sums.
+    numa_at: usize,
+    island_at: usize,
+}
+
+/// What is left, part by part and summed, so that picking one looks at each part once.
+struct Left {
+    parts: Vec<Part>,
+    of_numa: Vec<u32>,
+    of_island: Vec<u32>,
+    numa_used: Vec<bool>,
+}
+
+impl Left {
+    fn new(mut parts: Vec<Part>) -> Left {
+        let places = |of: fn(&Part) -> u16| {
+            let mut all: Vec<u16> = parts.iter().map(of).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        let (numa_nodes, islands) = (places(|part| part.numa), places(|part| part.island));
+        let (mut of_numa, mut of_island) = (vec![0; numa_nodes.len()], vec![0; islands.len()]);
+        for part in &mut parts {
+            part.numa_at = numa_nodes.partition_point(|numa| *numa < part.numa);
+            part.island_at = islands.partition_point(|island| *island < part.island);
+            of_numa[part.numa_at] += part.left;
+            of_island[part.island_at] += part.left;
+        }
+        Left { numa_used: vec![false; of_numa.len()], parts, of_numa, of_island }
+    }
+
+    fn take(&mut self, at: usize, count: u32) {
+        let part = &mut self.parts[at];
+        part.left -= count;
+        self.of_numa[part.numa_at] -= count;
+        self.of_island[part.island_at] -= count;
+        self.numa_used[part.numa_at] |= count > 0;
+    }
 }
 
 /// Takes `wanted` (at least 1) devices with at least `memory_bytes_min` each; none when there are not that many.
@@ -55,60 +94,62 @@ pub fn choose(cells: &[Cell], wanted: u32, memory_bytes_min: u64) -> Option<Choi
             Some(part) if (part.numa, part.island) == (cell.numa, cell.island) => {
                 part.left += u32::from(cell.free)
             }
-            _ => parts.push(Part { numa: cell.numa, island: cell.island, left: u32::from(cell.free) }),
+            _ => parts.push(Part {
+                numa: cell.numa,
+                island: cell.island,
+                left: u32::from(cell.free),
+                numa_at: 0,
+                island_at: 0,
+            }),
         }
     }
     let before = parts.clone();
+    let mut left = Left::new(parts);
     let (mut need, mut islands, mut broken) = (wanted, 0, 0);
     while need > 0 {
-        let first = pick(&parts, &before, need)?;
+        let first = pick(&left, need)?;
         islands += 1;
-        if parts[first].island == NO_ISLAND {
-            parts[first].left -= 1;
+        let Part { island, island_at, .. } = left.parts[first];
+        if island == NO_ISLAND {
+            left.take(first, 1);
             need -= 1;
             continue;
         }
-        let island = parts[first].island;
-        need -= take_island(&mut parts, island, need);
-        broken += u32::from(parts.iter().any(|part| part.island == island && part.left > 0));
+        need -= take_island(&mut left, island, need);
+        broken += u32::from(left.of_island[island_at] > 0);
     }
-    Some(settle(cells, &before, &parts, memory_bytes_min, islands, broken))
+    Some(settle(cells, &before, &left.parts, memory_bytes_min, islands, broken))
 }
 
 /// A part of the island to take next: the tightest that holds all that is needed, on the fewest NUMA nodes; else the
 /// largest. Among equals one on a NUMA node already used, then on the tightest that could hold the rest.
-fn pick(parts: &[Part], before: &[Part], need: u32) -> Option<usize> {
-    let size = |part: &Part| match part.island {
-        NO_ISLAND => 1,
-        island => parts.iter().filter(|other| other.island == island).map(|other| other.left).sum(),
-    };
-    let used = |numa: u16| parts.iter().zip(before).any(|(now, was)| was.numa == numa && now.left < was.left);
-    let room = |numa: u16| parts.iter().filter(|part| part.numa == numa).map(|part| part.left).sum::<u32>();
+fn pick(left: &Left, need: u32) -> Option<usize> {
     let key = |part: &Part| {
-        let size = size(part);
+        let size = if part.island == NO_ISLAND { 1 } else { left.of_island[part.island_at] };
         let order =
             if size >= need { (0, u32::from(part.left < need), size) } else { (1, 0, u32::MAX - size) };
-        let room = room(part.numa);
+        let room = left.of_numa[part.numa_at];
         let near = if room >= need { (0, room) } else { (1, u32::MAX - room) };
-        (order, !used(part.numa), near, part.numa, part.island)
+        (order, !left.numa_used[part.numa_at], near, part.numa, part.island)
     };
+    let parts = &left.parts;
     (0..parts.len()).filter(|at| parts[*at].left > 0).min_by_key(|at| key(&parts[*at]))
 }
 
 /// Takes up to `need` from one island, again the tightest part that holds it or else the largest; says how many.
-fn take_island(parts: &mut [Part], island: u16, need: u32) -> u32 {
+fn take_island(left: &mut Left, island: u16, need: u32) -> u32 {
     let mut taken = 0;
     while taken < need {
         let rest = need - taken;
         let tightest =
             |part: &Part| if part.left >= rest { (0, part.left) } else { (1, u32::MAX - part.left) };
+        let parts = left.parts.iter().enumerate();
         let next = parts
-            .iter_mut()
-            .filter(|part| part.island == island && part.left > 0)
-            .min_by_key(|part| (tightest(part), part.numa));
-        let Some(part) = next else { break };
+            .filter(|(_, part)| part.island == island && part.left > 0)
+            .min_by_key(|(_, part)| (tightest(part), part.numa));
+        let Some((at, part)) = next else { break };
         let take = part.left.min(rest);
-        part.left -= take;
+        left.take(at, take);
         taken += take;
     }
     taken

@@ -21,6 +21,11 @@ impl AtomId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The same text in the same place. Equal ids need not be.
+    pub(crate) fn is_same(&self, other: &AtomId) -> bool {
+        std::sync::Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl From<&str> for AtomId {

@@ -104,9 +104,8 @@ fn devices(node: &Node, booking: &Booking, step: Move) -> Result<Vec<usize>, Boo
     let mut devices = Vec::with_capacity(booking.atoms.len());
     for atom in &booking.atoms {
         let text = || atom.to_string();
-        let at = node
-            .device_at(atom.as_str())
-            .ok_or_else(|| BookError::UnknownAtom { node: node.id, atom: text() })?;
+        let at =
+            node.device_of(atom).ok_or_else(|| BookError::UnknownAtom { node: node.id, atom: text() })?;
         if devices.contains(&at) {
             return Err(BookError::AtomTwice { atom: text() });
         }

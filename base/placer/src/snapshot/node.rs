@@ -1,9 +1,11 @@
 //! One node, packed.
 
+use std::sync::Arc;
+
 use model::NodeId;
 
-use super::{Labels, ModelSym, Sym};
-use crate::index::ClassId;
+use super::{Labels, ModelSym, Slot, Sym};
+use crate::index::{Entry, Layout, Mask, Member};
 use crate::topology::{Cell, NO_ISLAND, NO_NUMA};
 use crate::view::{AtomId, DeviceView, HostView, NodeView, NumaView, Standing, Text};
 
@@ -37,16 +39,25 @@ pub(crate) struct Node {
     pub held_whole: bool,
     /// Ascending.
     pub labels: Box<[Sym]>,
+    /// Of those labels that have one.
+    pub label_bits: u128,
     pub host: HostView,
     pub numa: Box<[NumaView]>,
     pub devices: Box<[Device]>,
+    /// Of the devices.
+    pub layout: Arc<Layout>,
     /// Where the index has it; empty when it takes no work.
-    pub classes: Box<[ClassId]>,
+    pub members: Vec<Member>,
 }
 
 impl Node {
     /// Without its labels, which need the node's slot.
-    pub fn new(view: NodeView, generation: u64, mut model: impl FnMut(Text) -> ModelSym) -> Node {
+    pub fn new(
+        view: NodeView,
+        generation: u64,
+        mut model: impl FnMut(Text) -> ModelSym,
+        layout: impl FnOnce(&[Device]) -> Arc<Layout>,
+    ) -> Node {
         let mut numa = view.numa;
         numa.sort_by_key(|numa| numa.id);
         let mut devices: Vec<Device> = view
@@ -71,10 +82,12 @@ impl Node {
             standing: view.standing,
             held_whole: view.held_whole,
             labels: Box::default(),
+            label_bits: 0,
             host: view.host,
             numa: numa.into(),
+            layout: layout(&devices),
             devices: devices.into(),
-            classes: Box::default(),
+            members: Vec::new(),
         }
     }
 
@@ -114,6 +127,12 @@ impl Node {
         self.devices.iter().position(|device| device.atom.as_str() == atom)
     }
 
+    /// As [`Node::device_at`], and quicker for an atom that a placement shares with the snapshot.
+    pub fn device_of(&self, atom: &AtomId) -> Option<usize> {
+        let shared = self.devices.iter().position(|device| device.atom.is_same(atom));
+        shared.or_else(|| self.device_at(atom.as_str()))
+    }
+
     pub fn has_label(&self, symbol: Sym) -> bool {
         self.labels.binary_search(&symbol).is_ok()
     }
@@ -128,36 +147,24 @@ impl Node {
             && self.devices.iter().all(|device| !device.booked)
     }
 
-    pub fn gpus_free(&self) -> u32 {
-        // At most DEVICES_MAX.
-        self.devices.iter().filter(|device| device.is_free()).count() as u32
+    pub fn all_devices(&self) -> Mask {
+        (0..self.devices.len()).fold(0, |mask, at| mask | 1 << at)
     }
 
-    /// The free devices of one model, alike ones together, ascending.
-    pub fn cells(&self, model: ModelSym) -> Vec<Cell> {
-        let mut cells: Vec<Cell> = self
-            .devices
-            .iter()
-            .filter(|device| device.model == model && device.is_free())
-            .map(Device::cell)
-            .collect();
-        cells.sort_unstable();
-        cells.dedup_by(|next, kept| {
-            let alike = Cell { free: 0, ..*next } == Cell { free: 0, ..*kept };
-            if alike {
-                kept.free += next.free;
-            }
-            alike
-        });
-        cells
+    pub fn free(&self) -> Mask {
+        let devices = self.devices.iter().enumerate();
+        devices.fold(0, |mask, (at, device)| mask | Mask::from(device.is_free()) << at)
     }
 
-    /// Models of which a device is free, ascending, each once.
-    pub fn models_free(&self) -> Vec<ModelSym> {
-        let mut models: Vec<ModelSym> =
-            self.devices.iter().filter(|device| device.is_free()).map(|device| device.model).collect();
-        models.sort_unstable();
-        models.dedup();
-        models
+    /// As the index knows it.
+    pub fn entry(&self, slot: Slot) -> Entry {
+        Entry {
+            cpu_millis_free: self.host.cpu_millis.free(),
+            memory_bytes_free: self.host.memory_bytes.free(),
+            id: self.id,
+            slot,
+            hugepages_1gi_free: self.host.hugepages_1gi.free(),
+            label_bits: self.label_bits,
+        }
     }
 }
