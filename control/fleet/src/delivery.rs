@@ -3,6 +3,7 @@
 //! Runs under a role that may do just this. It never writes a command's body, a spec, a certificate or a token, and every write is
 //! guarded by the gateway's and the session's epoch in its own statement.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 use store::{IsRetryable, Op, RowExt, Store, StoreError, Tx};
 use tokio::sync::Mutex;
 
-use crate::core::node_key;
+use crate::core::{node_key, node_of_key};
 use crate::{DELIVERY_CHANNEL, JOIN_CHANNEL, OBSERVE_QUEUE};
 
 mod ask;
@@ -131,6 +132,20 @@ async fn guard(tx: &mut Tx<'_>, lease: GatewayLease) -> Result<(), Failure> {
     }
 }
 
+impl PgDelivery {
+    async fn holds(&self, lease: GatewayLease) -> Result<(), DeliveryError> {
+        let params = (lease.gateway_id.uuid(), epoch(lease));
+        let held = self.store().read_opt(&sql::GATEWAY_GUARD, &[&params.0, &params.1]).await;
+        held.map_err(store_error)?.map(drop).ok_or(DeliveryError::LeaseLost)
+    }
+}
+
+/// A name that is no node's is a newer program's: anything may have changed.
+fn poke(named: Option<&BTreeSet<String>>) -> Poke {
+    let nodes = named.and_then(|named| named.iter().map(|key| node_of_key(key)).collect());
+    nodes.map_or(Poke::Everything, Poke::Nodes)
+}
+
 /// Has a worker look at what these nodes sent.
 async fn observe(tx: &mut Tx<'_>, nodes: impl IntoIterator<Item = NodeId>) -> Result<(), StoreError> {
     let mut keys: Vec<String> = nodes.into_iter().map(node_key).collect();
@@ -165,14 +180,11 @@ impl DeliveryStore for PgDelivery {
     fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, Timestamp> {
         Box::pin(async move {
             let ttl = ttl.as_secs_f64();
+            let params = (lease.gateway_id.uuid(), epoch(lease));
+            // It may run twice: the lease lasts from the last of them.
             let renewed = self
                 .store()
-                .tx(Op::new("gateway_renew"), |tx| {
-                    Box::pin(async move {
-                        let params = (lease.gateway_id.uuid(), epoch(lease));
-                        tx.query_opt(&sql::GATEWAY_RENEW, &[&params.0, &params.1, &ttl]).await
-                    })
-                })
+                .read_opt(&sql::GATEWAY_RENEW, &[&params.0, &params.1, &ttl])
                 .await
                 .map_err(store_error)?;
             renewed.map(|row| row.ts("server_time")).ok_or(DeliveryError::LeaseLost)
@@ -200,19 +212,26 @@ impl DeliveryStore for PgDelivery {
         lease: GatewayLease,
         hello: HelloFacts,
     ) -> Delivered<'a, Result<SessionOpened, SessionRefused>> {
-        Box::pin(self.open(lease, hello))
+        Box::pin(async move {
+            let opened = self.open_all(lease, vec![hello]).await?.pop();
+            Ok(opened.unwrap_or(Err(SessionRefused::UnknownNode)))
+        })
+    }
+
+    fn open_sessions<'a>(
+        &'a self,
+        lease: GatewayLease,
+        hellos: Vec<HelloFacts>,
+    ) -> Delivered<'a, Vec<Result<SessionOpened, SessionRefused>>> {
+        Box::pin(self.open_all(lease, hellos))
     }
 
     fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()> {
-        Box::pin(async move {
-            let params =
-                (session.node_id.uuid(), to_i64(session.epoch), lease.gateway_id.uuid(), epoch(lease));
-            self.store()
-                .execute(&sql::SESSION_CLOSE, &[&params.0, &params.1, &params.2, &params.3])
-                .await
-                .map(drop)
-                .map_err(store_error)
-        })
+        Box::pin(self.close_all(lease, vec![session]))
+    }
+
+    fn close_sessions<'a>(&'a self, lease: GatewayLease, sessions: Vec<SessionKey>) -> Delivered<'a, ()> {
+        Box::pin(self.close_all(lease, sessions))
     }
 
     fn heartbeats<'a>(
@@ -231,6 +250,17 @@ impl DeliveryStore for PgDelivery {
                 .await
                 .map_err(store_error)?;
             Ok(rows.iter().map(|row| (sessions::session_key(row), SessionEnd::Revoked)).collect())
+        })
+    }
+
+    fn ended_of<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<(SessionKey, SessionEnd)>> {
+        Box::pin(async move {
+            let revoked = self.revoked_of(lease, sessions).await?;
+            Ok(revoked.into_iter().map(|key| (key, SessionEnd::Revoked)).collect())
         })
     }
 
@@ -321,7 +351,7 @@ impl DeliveryStore for PgDelivery {
                     self.hand_out_answers().await;
                 }
                 if notified.channels.contains(DELIVERY_CHANNEL) {
-                    return Ok(Poke::Everything);
+                    return Ok(poke(notified.named(DELIVERY_CHANNEL)));
                 }
             }
         })

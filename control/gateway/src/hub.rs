@@ -3,20 +3,18 @@
 //! A hub lives as long as its lease. When the lease is lost every session ends, and what comes next is a new hub under a new
 //! epoch: nothing of the old one writes a row, since each write names the epoch it was made under.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use futures::StreamExt;
 use kernel::BoxFuture;
 use kernel::ports::delivery::{
-    DeliveryError, DeliveryStore, GatewayLease, InboxAnswer, InboxKind, InboxRequest, ReportedUpdate,
+    DeliveryError, DeliveryStore, GatewayLease, InboxAnswer, InboxKind, InboxRequest, Poke, ReportedUpdate,
     SessionEnd, SessionKey,
 };
 use kit::{Clock, Wake, Waker};
 use model::{CommandId, NodeId};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use wire::inventory::SectionName;
 
@@ -26,15 +24,16 @@ use crate::server::Timing;
 use crate::session::{Answer, Input, Now, Request, Session, Terms};
 use crate::time::ServerTime;
 
+use open::Opening;
+
 pub(crate) mod beat;
 pub(crate) mod deliver;
 mod lease;
+mod open;
 mod writer;
 
-/// Sessions opened at once: each takes a connection of the pool for a few round trips.
-const OPENS_AT_ONCE: usize = 32;
-/// What a reconnect storm leaves to close is closed this many at a time.
-const CLOSES_AT_ONCE: usize = 8;
+/// What a reconnect storm leaves to close goes in statements of so many.
+const CLOSES_AT_ONCE: usize = 1000;
 /// Command updates waiting to be stored, of all sessions. Past it no session reads on until some are stored.
 const UPDATE_BYTES_MAX: usize = 32 << 20;
 /// A binding needs a worker; a node that waits for one has no spec yet and loses nothing by waiting.
@@ -53,10 +52,15 @@ pub(crate) struct Hub {
     /// Monotonic microseconds up to which the lease certainly holds.
     valid_until: AtomicU64,
     draining: AtomicBool,
-    /// Woken since the last pass over specs began.
-    poked: AtomicBool,
+    /// Of what there is news since the last pass over commands began, and since the last over specs.
+    dispatch_news: Mutex<News>,
+    spec_news: Mutex<News>,
+    /// When all sessions are due for commands, whatever there is news of.
+    dispatch_due: Mutex<Duration>,
     registry: Mutex<Registry>,
-    opens: Semaphore,
+    openings: Mutex<VecDeque<Opening>>,
+    /// Wakes whoever opens sessions; without one, a session's own stream does it.
+    opener: OnceLock<Waker>,
     updates: Mutex<Vec<Queued>>,
     update_bytes: AtomicUsize,
     /// Sessions that stopped reading until updates are stored.
@@ -83,6 +87,28 @@ impl Registry {
         if self.greeting.get(&node_id) == Some(&id) {
             self.greeting.remove(&node_id);
         }
+    }
+}
+
+/// Of what there is news.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    all: bool,
+    nodes: BTreeSet<NodeId>,
+}
+
+impl News {
+    fn note(news: &Mutex<News>, poke: &Poke) {
+        let mut news = news.lock().expect("no holder of this lock panics");
+        match poke {
+            Poke::Everything => *news = News { all: true, nodes: BTreeSet::new() },
+            Poke::Nodes(_) if news.all => {}
+            Poke::Nodes(nodes) => news.nodes.extend(nodes),
+        }
+    }
+
+    fn take(news: &Mutex<News>) -> News {
+        std::mem::take(&mut *news.lock().expect("no holder of this lock panics"))
     }
 }
 
@@ -126,9 +152,12 @@ impl Hub {
             over: CancellationToken::new(),
             valid_until: AtomicU64::new(0),
             draining: AtomicBool::new(false),
-            poked: AtomicBool::new(false),
+            dispatch_news: Mutex::default(),
+            spec_news: Mutex::default(),
+            dispatch_due: Mutex::default(),
             registry: Mutex::default(),
-            opens: Semaphore::new(OPENS_AT_ONCE),
+            openings: Mutex::default(),
+            opener: OnceLock::new(),
             updates: Mutex::default(),
             update_bytes: AtomicUsize::new(0),
             held_back: Mutex::default(),
@@ -166,7 +195,13 @@ impl Hub {
 
     /// Something may have to go out.
     pub(crate) fn poke(&self) {
-        self.poked.store(true, Ordering::SeqCst);
+        self.poked(Poke::Everything);
+    }
+
+    /// The same of what the store named.
+    pub(crate) fn poked(&self, poke: Poke) {
+        News::note(&self.dispatch_news, &poke);
+        News::note(&self.spec_news, &poke);
         self.dispatch.wake();
         self.specs.wake();
     }
@@ -195,10 +230,7 @@ impl Hub {
 
     /// The stream of a session is gone, however it ended.
     pub(crate) fn leave(&self, live: &Arc<Live>) {
-        let (node_id, key) = {
-            let inner = live.lock();
-            (inner.core.node_id(), inner.core.key())
-        };
+        let node_id = live.lock().core.node_id();
         let mut registry = self.registry();
         if registry.lives.remove(&live.id).is_none() {
             return;
@@ -209,13 +241,24 @@ impl Hub {
         registry.greeted(node_id, live.id);
         drop(registry);
         self.metrics.session(-1);
-        if let Some(key) = key {
-            self.closing.lock().expect("no holder of this lock panics").push(key);
-        }
+        // Looked at last: one that is being opened now sees that it has left, or is seen here.
+        self.close_later(live);
+    }
+
+    fn close_later(&self, live: &Live) {
+        let key = live.lock().core.key();
+        self.closing.lock().expect("no holder of this lock panics").extend(key);
     }
 
     pub(crate) fn lives(&self) -> Vec<Arc<Live>> {
         self.registry().lives.values().cloned().collect()
+    }
+
+    /// The sessions there is news of: none when that is of all.
+    fn lives_of(&self, news: &News) -> Vec<Arc<Live>> {
+        let registry = self.registry();
+        let id = |node_id: &NodeId| registry.by_node.get(node_id).and_then(|id| registry.lives.get(id));
+        news.nodes.iter().filter_map(id).cloned().collect()
     }
 
     fn live_of(&self, node_id: NodeId) -> Option<Arc<Live>> {
@@ -274,16 +317,6 @@ impl Hub {
         // Everything but an opening is asked by an open session.
         let session = || key.ok_or(DeliveryError::LeaseLost);
         match request {
-            Request::Open(facts) => {
-                let node_id = facts.node_id;
-                let _permit = self.opens.acquire().await.map_err(|_| DeliveryError::LeaseLost)?;
-                self.metrics.call("open_session");
-                let opened = self.store.open_session(self.lease, *facts).await?;
-                if opened.is_ok() {
-                    self.take_over(live, node_id);
-                }
-                Ok(Answer::Open(opened.map(Box::new)))
-            }
             Request::Events { journal_id, events } => {
                 if !live.lock().core.takes_events() {
                     return Ok(Answer::EventsRefused);
@@ -317,7 +350,8 @@ impl Hub {
                 let spec = self.store.spec(self.lease, session).await?;
                 Ok(Answer::Spec { spec, binding })
             }
-            // They go through the writer, which has its own way back.
+            // Both have their own way: the answer comes by itself.
+            Request::Open(_) => Err(DeliveryError::LeaseLost),
             Request::Updates(updates) => {
                 let count = updates.len();
                 Ok(Answer::Updates { count, acknowledged: Vec::<CommandId>::new() })
@@ -340,19 +374,6 @@ impl Hub {
                 Ok(None)
             }
             InboxAnswer::TimedOut => Ok(None),
-        }
-    }
-
-    /// The node's sessions before this one end: at most one talks.
-    fn take_over(&self, live: &Arc<Live>, node_id: NodeId) {
-        let before = {
-            let mut registry = self.registry();
-            registry.greeted(node_id, live.id);
-            let before = registry.by_node.insert(node_id, live.id);
-            before.filter(|id| *id != live.id).and_then(|id| registry.lives.get(&id).cloned())
-        };
-        if let Some(before) = before {
-            self.feed(&before, Input::Ended(SessionEnd::TakenOver));
         }
     }
 
@@ -400,12 +421,11 @@ impl Hub {
     /// Closes in the store what has left here.
     pub(crate) async fn close_left(&self) {
         let closing = std::mem::take(&mut *self.closing.lock().expect("no holder of this lock panics"));
-        let closes = closing.into_iter().map(|key| async move {
-            self.metrics.call("close_session");
-            if let Err(err) = self.store.close_session(self.lease, key).await {
-                self.failed("close a session", &err);
+        for some in closing.chunks(CLOSES_AT_ONCE) {
+            self.metrics.call("close_sessions");
+            if let Err(err) = self.store.close_sessions(self.lease, some.to_vec()).await {
+                self.failed("close sessions", &err);
             }
-        });
-        futures::stream::iter(closes).buffer_unordered(CLOSES_AT_ONCE).for_each(|()| async {}).await;
+        }
     }
 }

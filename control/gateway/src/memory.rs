@@ -15,15 +15,31 @@ use model::lifecycle::CommandState;
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
+mod pokes;
 mod rules;
 
-/// Cheap to clone; clones share one store, as gateways share one database.
-#[derive(Clone)]
+use pokes::Pokes;
+
+/// Cheap to clone; clones share one store, as gateways share one database, and each hears every wake-up.
 pub struct MemoryDelivery {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<State>>,
     poked: Arc<Notify>,
+    /// How many wake-ups this clone has heard; none before it listens.
+    heard: Mutex<Option<u64>>,
     asked: Arc<Notify>,
+}
+
+impl Clone for MemoryDelivery {
+    fn clone(&self) -> Self {
+        Self {
+            clock: self.clock.clone(),
+            state: self.state.clone(),
+            poked: self.poked.clone(),
+            heard: Mutex::default(),
+            asked: self.asked.clone(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -38,6 +54,7 @@ struct State {
     /// In the order they were enqueued.
     commands: Vec<Command>,
     inbox: VecDeque<Asked>,
+    pokes: Pokes,
 }
 
 struct Gateway {
@@ -110,15 +127,23 @@ pub struct CommandFate {
 impl MemoryDelivery {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let state = State { deployment_epoch: 1, ..State::default() };
-        Self { clock, state: Arc::new(Mutex::new(state)), poked: Arc::default(), asked: Arc::default() }
+        Self {
+            clock,
+            state: Arc::new(Mutex::new(state)),
+            poked: Arc::default(),
+            heard: Mutex::default(),
+            asked: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    fn poke(&self) {
-        self.poked.notify_one();
+    /// Of one node, or of any.
+    fn poke(&self, node_id: Option<NodeId>) {
+        self.lock().pokes.note(node_id);
+        self.poked.notify_waiters();
     }
 
     /// Runs `work` when the lease holds.
@@ -144,7 +169,7 @@ impl MemoryDelivery {
         if let Some(node) = self.lock().nodes.get_mut(&node_id) {
             node.revoked = true;
         }
-        self.poke();
+        self.poke(Some(node_id));
     }
 
     pub fn revoke_certificate(&self, cert_serial: &str) {
@@ -153,7 +178,7 @@ impl MemoryDelivery {
                 *revoked = true;
             }
         }
-        self.poke();
+        self.poke(None);
     }
 
     pub fn quarantine(&self, node_id: NodeId) {
@@ -171,13 +196,15 @@ impl MemoryDelivery {
     }
 
     pub fn put_spec(&self, spec: StoredSpec) {
-        if let Some(node) = self.lock().nodes.get_mut(&spec.node_id) {
+        let node_id = spec.node_id;
+        if let Some(node) = self.lock().nodes.get_mut(&node_id) {
             node.spec = Some(spec);
         }
-        self.poke();
+        self.poke(Some(node_id));
     }
 
     pub fn enqueue(&self, stored: StoredCommand, not_after: Timestamp) {
+        let node_id = stored.node_id;
         self.lock().commands.push(Command {
             stored,
             state: CommandState::Pending,
@@ -186,14 +213,16 @@ impl MemoryDelivery {
             reason: String::new(),
             result: None,
         });
-        self.poke();
+        self.poke(Some(node_id));
     }
 
     pub fn request_cancel(&self, command_id: CommandId, reason: &str) {
+        let mut node_id = None;
         if let Some(command) = self.lock().command(command_id) {
             command.stored.cancel_requested = Some(reason.to_owned());
+            node_id = Some(command.stored.node_id);
         }
-        self.poke();
+        self.poke(node_id);
     }
 
     pub fn expire(&self, gateway_id: GatewayId) {
@@ -355,10 +384,7 @@ impl DeliveryStore for MemoryDelivery {
         lease: GatewayLease,
         updates: Vec<ReportedUpdate>,
     ) -> Delivered<'a, Vec<(NodeId, CommandId)>> {
-        let applied = self.under(lease, |state| state.apply(lease, updates));
-        // One that was busy goes out again.
-        self.poke();
-        done(applied)
+        done(self.under(lease, |state| state.apply(lease, updates)))
     }
 
     fn put_events<'a>(
@@ -433,8 +459,22 @@ impl DeliveryStore for MemoryDelivery {
 
     fn next_poke<'a>(&'a self) -> Delivered<'a, Poke> {
         Box::pin(async move {
-            self.poked.notified().await;
-            Ok(Poke::Everything)
+            loop {
+                // Before the look: what comes after it wakes us.
+                let mut poked = std::pin::pin!(self.poked.notified());
+                poked.as_mut().enable();
+                let news = {
+                    let state = self.lock();
+                    let mut heard = self.heard.lock().expect("no holder of this lock panics");
+                    let news = state.pokes.since(*heard);
+                    *heard = Some(state.pokes.count);
+                    news
+                };
+                match news {
+                    Some(poke) => return Ok(poke),
+                    None => poked.await,
+                }
+            }
         })
     }
 }

@@ -30,6 +30,7 @@ const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
 const ACCEPT: TaskKind = TaskKind::fatal("gateway accept");
 const POKES: TaskKind = TaskKind::fatal("gateway wake-ups");
 const LEASE: TaskKind = TaskKind::fatal("gateway lease");
+const OPENS: TaskKind = TaskKind::fatal("gateway openings");
 const BEATS: TaskKind = TaskKind::fatal("gateway heartbeats");
 const WRITER: TaskKind = TaskKind::fatal("gateway updates");
 const DISPATCH: TaskKind = TaskKind::fatal("gateway dispatch");
@@ -42,10 +43,10 @@ const RENEWALS_AT_ONCE: usize = 128;
 const JOINS_PER_SECOND: f64 = 5.0;
 const JOINS_BURST: u32 = 64;
 /// Sessions of one node: some tries in a row, and then one in a while.
-const NODE_SESSIONS_PER_SECOND: f64 = 0.2;
-const NODE_SESSIONS_BURST: u32 = 20;
+pub(crate) const NODE_SESSIONS_PER_SECOND: f64 = 0.2;
+pub(crate) const NODE_SESSIONS_BURST: u32 = 20;
 /// What sessions that are not greeted yet hold together beyond what each may: thirty of the largest Hellos, with the whole spec.
-const HELLO_BYTES_MAX: usize = 128 << 20;
+pub(crate) const HELLO_BYTES_MAX: usize = 128 << 20;
 /// Connections without a certificate have an eighth of all places: strangers must not keep nodes out, and one address has an
 /// eighth of those.
 const ANONYMOUS_SHARE: usize = 8;
@@ -302,6 +303,7 @@ impl Gateway {
         tracing::info!(gateway_id = %registered.lease.gateway_id, epoch = registered.lease.epoch, "gateway serves");
         let tasks = [
             self.task(LEASE, hub.clone().run_lease().boxed()),
+            self.task(OPENS, hub.clone().run_opens(hub.open_apart()).boxed()),
             self.task(BEATS, hub.clone().run_beats().boxed()),
             self.task(WRITER, hub.clone().run_writer(wakes.writer).boxed()),
             self.task(DISPATCH, hub.clone().run_dispatch(wakes.dispatch).boxed()),
@@ -376,10 +378,10 @@ impl Gateway {
         let mut backoff = Backoff::new(REGISTER_PAUSE_FIRST, REGISTER_PAUSE_MAX);
         loop {
             match self.shared.store.next_poke().await {
-                Ok(_) => {
+                Ok(poke) => {
                     backoff.reset();
                     if let Some(hub) = self.shared.hub() {
-                        hub.poke();
+                        hub.poked(poke);
                     }
                 }
                 Err(err) => {

@@ -65,6 +65,12 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
         }
         this.live.register(cx.waker());
         loop {
+            if this.greeting.is_some()
+                && this.live.lock().core.key().is_some()
+                && let Some(greeting) = this.greeting.take()
+            {
+                greeting.over();
+            }
             // A gateway that lost its lease, or slept through it, says nothing more.
             if this.hub.is_over() {
                 return this.finish(End::Unavailable);
@@ -82,6 +88,7 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
                     this.hub.queue_updates(&this.live, updates);
                     continue;
                 }
+                Some(Request::Open(facts)) => this.asking = this.hub.queue_open(&this.live, *facts),
                 Some(request) => this.asking = Some(this.hub.perform(&this.live, request)),
                 None => {}
             }
@@ -90,11 +97,6 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
             {
                 this.asking = None;
                 this.hub.feed(&this.live, input);
-                if this.live.lock().core.key().is_some()
-                    && let Some(greeting) = this.greeting.take()
-                {
-                    greeting.over();
-                }
                 continue;
             }
             if !reads || this.hub.is_behind(&this.live) {

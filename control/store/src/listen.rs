@@ -3,7 +3,7 @@
 //! A notification says only that there is something to look at. Those that come while nobody looks fold into one,
 //! and after every connect, the first included, everything counts as notified: what was sent in between is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ const RECONNECT_MAX: Duration = Duration::from_secs(5);
 /// How often a silent connection is asked whether it lives; a proxy in between may have forgotten it.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
 const PROBE_WITHIN: Duration = Duration::from_secs(10);
+/// What is named of one channel at once. Past it everything counts as named: a look at all is cheaper than so many at one.
+const NAMED_MAX: usize = 4096;
 
 pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
 
@@ -31,7 +33,19 @@ pub struct Notified {
     pub channels: BTreeSet<&'static str>,
     /// The connection is new, so every channel is in `channels`.
     pub reconnected: bool,
+    named: Told,
 }
+
+impl Notified {
+    /// What the channel's notifications named, when each named something and all of them were heard. None when anything may have
+    /// changed.
+    pub fn named(&self, channel: &str) -> Option<&BTreeSet<String>> {
+        self.named.get(channel)?.as_ref()
+    }
+}
+
+/// By channel: what was named, or none when that does not say all.
+type Told = BTreeMap<&'static str, Option<BTreeSet<String>>>;
 
 /// One connection of its own, driven by whoever calls [`Listener::next`].
 pub struct Listener {
@@ -41,7 +55,7 @@ pub struct Listener {
     backoff: Backoff,
     session: Option<(Client, Messages)>,
     /// Told but not returned yet.
-    told: BTreeSet<&'static str>,
+    told: Told,
 }
 
 impl Listener {
@@ -50,7 +64,7 @@ impl Listener {
         let config = store.config().clone();
         let rng = config.rng.clone();
         let backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_MAX);
-        Self { config, channels, rng, backoff, session: None, told: BTreeSet::new() }
+        Self { config, channels, rng, backoff, session: None, told: Told::new() }
     }
 
     /// Returns when there is something to look at, connecting again for as long as it takes.
@@ -66,6 +80,7 @@ impl Listener {
                         return Notified {
                             channels: self.channels.iter().copied().collect(),
                             reconnected: true,
+                            named: Told::new(),
                         };
                     }
                     Err(err) => {
@@ -77,7 +92,8 @@ impl Listener {
                 }
             }
             if self.wait().await {
-                return Notified { channels: std::mem::take(&mut self.told), reconnected: false };
+                let named = std::mem::take(&mut self.told);
+                return Notified { channels: named.keys().copied().collect(), reconnected: false, named };
             }
             tracing::info!("the listening connection was lost");
             self.session = None;
@@ -100,7 +116,7 @@ impl Listener {
         let Some((client, messages)) = self.session.as_mut() else { return false };
         while self.told.is_empty() {
             match tokio::time::timeout(PROBE_EVERY, messages.next()).await {
-                Ok(Some(Ok(message))) => self.told.extend(channel_of(&message, self.channels)),
+                Ok(Some(Ok(message))) => note(&mut self.told, &message, self.channels),
                 Ok(Some(Err(_)) | None) => return false,
                 Err(_silent) => {
                     let probe =
@@ -113,18 +129,21 @@ impl Listener {
         }
         // What has arrived meanwhile goes along.
         while let Some(Some(Ok(message))) = messages.next().now_or_never() {
-            self.told.extend(channel_of(&message, self.channels));
+            note(&mut self.told, &message, self.channels);
         }
         true
     }
 }
 
-fn channel_of(message: &AsyncMessage, channels: &[&'static str]) -> Option<&'static str> {
-    match message {
-        AsyncMessage::Notification(note) => {
-            channels.iter().copied().find(|channel| *channel == note.channel())
+fn note(told: &mut Told, message: &AsyncMessage, channels: &[&'static str]) {
+    let AsyncMessage::Notification(note) = message else { return };
+    let Some(channel) = channels.iter().copied().find(|channel| *channel == note.channel()) else { return };
+    let named = told.entry(channel).or_insert_with(|| Some(BTreeSet::new()));
+    match named {
+        Some(names) if !note.payload().is_empty() && names.len() < NAMED_MAX => {
+            names.insert(note.payload().to_owned());
         }
-        _ => None,
+        _ => *named = None,
     }
 }
 
@@ -134,14 +153,14 @@ async fn driving<T>(
     messages: &mut Messages,
     request: impl Future<Output = T>,
     channels: &[&'static str],
-    told: &mut BTreeSet<&'static str>,
+    told: &mut Told,
 ) -> Option<T> {
     let mut request = Box::pin(request);
     loop {
         match futures::future::select(request, messages.next()).await {
             Either::Left((done, _)) => return Some(done),
             Either::Right((Some(Ok(message)), unfinished)) => {
-                told.extend(channel_of(&message, channels));
+                note(told, &message, channels);
                 request = unfinished;
             }
             Either::Right((Some(Err(_)) | None, _)) => return None,

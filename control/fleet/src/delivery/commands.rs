@@ -16,6 +16,8 @@ use super::{Failure, PgDelivery, epoch, guard, is_doubtful, observe, sql, store_
 
 const CLAIM: Op = Op::new("commands_claim");
 const UPDATE: Op = Op::new("commands_update");
+/// Nodes that are asked for by name. With more it is cheaper to look through all commands that wait.
+const NAMED_MAX: usize = 64;
 
 impl PgDelivery {
     pub(super) async fn claim(
@@ -23,8 +25,16 @@ impl PgDelivery {
         lease: GatewayLease,
         lanes: Vec<LaneCredits>,
     ) -> Result<Vec<StoredCommand>, DeliveryError> {
-        let lanes = &lanes;
         let in_doubt = self.0.claim_in_doubt.load(Ordering::SeqCst);
+        let waiting = self.waiting(lease, &lanes).await?;
+        // What is in doubt waits only once it is known to.
+        let asked = |lane: &LaneCredits| in_doubt || waiting.contains(&lane.session.node_id);
+        let lanes: Vec<LaneCredits> = lanes.into_iter().filter(asked).collect();
+        // Mostly nothing waits: then this was one statement, and no transaction.
+        if lanes.is_empty() && !in_doubt {
+            return Ok(Vec::new());
+        }
+        let lanes = &lanes;
         let claimed = self
             .store()
             .tx(CLAIM, |tx| {
@@ -43,6 +53,22 @@ impl PgDelivery {
             self.0.claim_in_doubt.store(doubtful, Ordering::SeqCst);
         }
         claimed.map_err(DeliveryError::from)
+    }
+
+    /// The nodes among these that have commands waiting.
+    async fn waiting(
+        &self,
+        lease: GatewayLease,
+        lanes: &[LaneCredits],
+    ) -> Result<HashSet<NodeId>, DeliveryError> {
+        let gateway = (lease.gateway_id.uuid(), epoch(lease));
+        let rows = if lanes.len() <= NAMED_MAX {
+            let nodes: Vec<Uuid> = lanes.iter().map(|lane| lane.session.node_id.uuid()).collect();
+            self.store().read(&sql::COMMANDS_WAITING_OF, &[&gateway.0, &gateway.1, &nodes]).await
+        } else {
+            self.store().read(&sql::COMMANDS_WAITING, &[&gateway.0, &gateway.1]).await
+        };
+        Ok(rows.map_err(store_error)?.iter().map(|row| row.id("node_id")).collect())
     }
 
     pub(super) async fn read_cancels(
@@ -79,13 +105,7 @@ async fn claim_in(
     lanes: &[LaneCredits],
 ) -> Result<Vec<StoredCommand>, Failure> {
     let gateway = (lease.gateway_id.uuid(), epoch(lease));
-    let waiting: HashSet<NodeId> = tx
-        .query(&sql::COMMANDS_WAITING, &[&gateway.0, &gateway.1])
-        .await?
-        .iter()
-        .map(|row| row.id("node_id"))
-        .collect();
-    let wanted = Lanes::of(lanes.iter().filter(|lane| waiting.contains(&lane.session.node_id)));
+    let wanted = Lanes::of(lanes);
     if wanted.nodes.is_empty() {
         return Ok(Vec::new());
     }
@@ -129,7 +149,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn of<'a>(sessions: impl Iterator<Item = &'a LaneCredits>) -> Self {
+    fn of(sessions: &[LaneCredits]) -> Self {
         let mut columns = Self::default();
         for session in sessions {
             for (lane, credits) in session.credits.iter().filter(|(_, credits)| **credits > 0) {

@@ -34,70 +34,97 @@ pub const GATEWAY_GUARD: Sql = sql(
     "SELECT 1 AS held FROM gateways WHERE gateway_id = $1 AND epoch = $2 AND expires_at > compute_now()",
 );
 
-pub const HELLO_NODE: Sql = sql(
-    "hello_node",
-    "SELECT n.state, n.generation, n.spec_body IS NOT NULL AS has_spec, n.quarantined_at, d.epoch AS deployment_epoch, d.observe_only,
-       c.revoked_at AS cert_revoked_at, c.serial IS NULL AS cert_unknown
-     FROM nodes n CROSS JOIN deployment d
-     LEFT JOIN node_certs c ON c.node_id = n.node_id AND c.serial = $2
-     WHERE n.node_id = $1",
+pub const HELLO_NODES: Sql = sql(
+    "hello_nodes",
+    "SELECT n.node_id, n.state, n.generation, n.spec_body IS NOT NULL AS has_spec, n.quarantined_at, d.epoch AS deployment_epoch,
+       d.observe_only, c.revoked_at AS cert_revoked_at, c.serial IS NULL AS cert_unknown
+     FROM unnest($1::uuid[], $2::text[]) AS k (node_id, cert_serial)
+     JOIN nodes n USING (node_id) CROSS JOIN deployment d
+     LEFT JOIN node_certs c ON c.node_id = k.node_id AND c.serial = k.cert_serial
+     ORDER BY n.node_id",
 );
-/// Waits for whoever writes under the session before this one, then takes it.
-pub const SESSION_LOCK: Sql = sql(
-    "session_lock",
-    "SELECT journal_id, boot_id, acked_event_seq FROM node_sessions WHERE node_id = $1 FOR UPDATE",
+/// Waits for whoever writes under the sessions before these ones, then takes them. In order, so that two gateways that open the same
+/// nodes wait for each other and not in a circle.
+pub const SESSIONS_LOCK: Sql = sql(
+    "sessions_lock",
+    "SELECT node_id, journal_id, boot_id, acked_event_seq FROM node_sessions WHERE node_id = ANY($1)
+     ORDER BY node_id FOR UPDATE",
 );
-/// A node's first session. Another gateway may be just as first.
-pub const SESSION_INSERT: Sql = sql(
-    "session_insert",
+/// Nodes' first sessions. Another gateway may be just as first.
+pub const SESSIONS_INSERT: Sql = sql(
+    "sessions_insert",
     "INSERT INTO node_sessions (node_id, gateway_id, gateway_epoch, session_epoch, cert_serial, journal_id,
        incarnation_id, boot_id, acked_event_seq)
-     VALUES ($1, $2, $3, nextval('session_epoch'), $4, $5, $6, $7, $8)
-     ON CONFLICT (node_id) DO NOTHING RETURNING session_epoch",
+     SELECT k.node_id, $1, $2, nextval('session_epoch'), k.cert_serial, k.journal_id, k.incarnation_id, k.boot_id, k.acked
+     FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::text[], $8::bigint[])
+       AS k (node_id, cert_serial, journal_id, incarnation_id, boot_id, acked)
+     ON CONFLICT (node_id) DO NOTHING RETURNING node_id, session_epoch",
 );
-pub const SESSION_TAKE: Sql = sql(
-    "session_take",
-    "UPDATE node_sessions SET gateway_id = $2, gateway_epoch = $3, session_epoch = nextval('session_epoch'),
-       cert_serial = $4, journal_id = $5, incarnation_id = $6, boot_id = $7, acked_event_seq = $8,
-       connected_at = compute_now(), closed_at = NULL, last_heartbeat_at = compute_now()
-     WHERE node_id = $1 RETURNING session_epoch",
+pub const SESSIONS_TAKE: Sql = sql(
+    "sessions_take",
+    "UPDATE node_sessions s SET gateway_id = $1, gateway_epoch = $2, session_epoch = nextval('session_epoch'),
+       cert_serial = k.cert_serial, journal_id = k.journal_id, incarnation_id = k.incarnation_id, boot_id = k.boot_id,
+       acked_event_seq = k.acked, connected_at = compute_now(), closed_at = NULL, last_heartbeat_at = compute_now()
+     FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::text[], $8::bigint[])
+       AS k (node_id, cert_serial, journal_id, incarnation_id, boot_id, acked)
+     WHERE s.node_id = k.node_id RETURNING s.node_id, s.session_epoch",
 );
 pub const SESSION_CLOSE: Sql = sql(
     "session_close",
     "UPDATE node_sessions SET closed_at = compute_now()
      WHERE node_id = $1 AND session_epoch = $2 AND gateway_id = $3 AND gateway_epoch = $4 AND closed_at IS NULL",
 );
+pub const SESSIONS_CLOSE: Sql = sql(
+    "sessions_close",
+    "UPDATE node_sessions s SET closed_at = compute_now()
+     FROM unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch)
+     WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND s.gateway_id = $3 AND s.gateway_epoch = $4
+       AND s.closed_at IS NULL",
+);
 pub const EVENTS_SEQ_MAX: Sql = sql(
     "events_seq_max",
-    "SELECT coalesce(max(seq), 0) AS seq FROM node_events WHERE node_id = $1 AND journal_id = $2",
+    "SELECT k.node_id, (SELECT max(e.seq) FROM node_events e WHERE e.node_id = k.node_id AND e.journal_id = k.journal_id) AS seq
+     FROM unnest($1::uuid[], $2::uuid[]) AS k (node_id, journal_id)
+     ORDER BY k.node_id",
 );
 /// A node stands at no spec that does not exist, as in `STATUSES_PUT`.
-pub const STATUS_HELLO: Sql = sql(
-    "status_hello",
-    "INSERT INTO node_status (node_id, session_epoch, agent_version, protocol, capabilities, trust_version,
+pub const STATUSES_HELLO: Sql = sql(
+    "statuses_hello",
+    "INSERT INTO node_status AS st (node_id, session_epoch, agent_version, protocol, capabilities, trust_version,
        applied_generation, observed_generation, applied_spec_hash)
-     SELECT node_id, $2, $3, $4, $5, $6, least($7, generation), least($8, generation), $9 FROM nodes WHERE node_id = $1
+     SELECT n.node_id, k.session_epoch, k.agent_version, k.protocol, ARRAY(SELECT jsonb_array_elements_text(k.capabilities)),
+       k.trust_version, least(k.applied, n.generation), least(k.observed, n.generation), k.spec_hash
+     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::int[], $5::jsonb[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[])
+       AS k (node_id, session_epoch, agent_version, protocol, capabilities, trust_version, applied, observed, spec_hash)
+     JOIN nodes n USING (node_id)
+     ORDER BY n.node_id
      ON CONFLICT (node_id) DO UPDATE SET session_epoch = excluded.session_epoch,
        agent_version = excluded.agent_version, protocol = excluded.protocol, capabilities = excluded.capabilities,
        trust_version = excluded.trust_version, applied_generation = excluded.applied_generation,
-       observed_generation = greatest(node_status.observed_generation, excluded.observed_generation),
+       observed_generation = greatest(st.observed_generation, excluded.observed_generation),
        applied_spec_hash = excluded.applied_spec_hash, reported_at = compute_now()",
 );
-pub const INVENTORY_HASHES: Sql =
-    sql("inventory_hashes", "SELECT section, hash FROM node_inventory WHERE node_id = $1 ORDER BY section");
-pub const TRUST_BUNDLE_NEWER: Sql = sql(
-    "trust_bundle_newer",
-    "SELECT message FROM trust_bundles WHERE version > $1 ORDER BY version DESC LIMIT 1",
+pub const INVENTORY_HASHES: Sql = sql(
+    "inventory_hashes",
+    "SELECT node_id, section, hash FROM node_inventory WHERE node_id = ANY($1) ORDER BY node_id, section",
 );
+/// The time comes with it: it is the last thing that is read before a session is welcome.
+pub const TRUST_BUNDLE_NEWEST: Sql = sql(
+    "trust_bundle_newest",
+    "SELECT compute_now() AS server_time, t.version, t.message
+     FROM (SELECT 1) AS once LEFT JOIN (SELECT version, message FROM trust_bundles ORDER BY version DESC LIMIT 1) AS t ON true",
+);
+/// A node has some dozens at most: the bound is for all that are opened together.
 pub const IN_FLIGHT: Sql = sql(
     "in_flight",
     "SELECT command_id, node_id, kind, lane, state, body, signature, attempts, cancel_requested_at, cancel_reason
-     FROM commands WHERE node_id = $1 AND state IN ('dispatched', 'acked', 'running')
-     ORDER BY seq LIMIT 1000 FOR UPDATE",
+     FROM commands WHERE node_id = ANY($1) AND state IN ('dispatched', 'acked', 'running')
+     ORDER BY node_id, seq LIMIT 20000 FOR UPDATE",
 );
 pub const IN_FLIGHT_RESENT: Sql = sql(
     "in_flight_resent",
-    "UPDATE commands SET session_epoch = $2, attempts = attempts + 1 WHERE command_id = ANY($1)",
+    "UPDATE commands c SET session_epoch = k.session_epoch, attempts = c.attempts + 1
+     FROM unnest($1::uuid[], $2::bigint[]) AS k (command_id, session_epoch) WHERE c.command_id = k.command_id",
 );
 pub const COMMAND_SETTLE: Sql = sql(
     "command_settle",
@@ -130,6 +157,16 @@ pub const SESSIONS_REVOKED: Sql = sql(
        AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
      ORDER BY s.node_id",
 );
+pub const SESSIONS_REVOKED_OF: Sql = sql(
+    "sessions_revoked_of",
+    "SELECT s.node_id, s.session_epoch
+     FROM unnest($3::uuid[], $4::bigint[]) AS k (node_id, session_epoch)
+     JOIN node_sessions s USING (node_id, session_epoch) JOIN nodes n USING (node_id)
+     LEFT JOIN node_certs c ON c.serial = s.cert_serial
+     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
+     ORDER BY s.node_id",
+);
 pub const CERTIFICATE_COUNTS: Sql = sql(
     "certificate_counts",
     "SELECT 1 AS counts FROM node_certs c JOIN nodes n USING (node_id)
@@ -142,6 +179,16 @@ pub const COMMANDS_WAITING: Sql = sql(
     "SELECT DISTINCT c.node_id FROM commands c
      JOIN node_sessions s USING (node_id) JOIN nodes n USING (node_id) CROSS JOIN deployment d
      WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
+       AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
+     ORDER BY c.node_id",
+);
+/// The same of some nodes.
+pub const COMMANDS_WAITING_OF: Sql = sql(
+    "commands_waiting_of",
+    "SELECT DISTINCT c.node_id FROM commands c
+     JOIN node_sessions s USING (node_id) JOIN nodes n USING (node_id) CROSS JOIN deployment d
+     WHERE c.node_id = ANY($3) AND s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
        AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
        AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
      ORDER BY c.node_id",
@@ -265,7 +312,7 @@ pub const STATUSES_PUT: Sql = sql(
      ), before AS (
        SELECT st.node_id, st.status_key FROM node_status st JOIN k USING (node_id)
      )
-     UPDATE node_status st SET applied_generation = k.applied,
+     UPDATE node_status st SET applied_generation = least(k.applied, n.generation),
        observed_generation = greatest(st.observed_generation, least(k.observed, n.generation)),
        applied_spec_hash = k.spec_hash, sections = k.sections, conditions = k.conditions,
        pressure = nullif(k.pressure, 'null'::jsonb),
@@ -324,23 +371,26 @@ pub const STATEMENTS: &[Sql] = &[
     GATEWAY_END,
     GATEWAY_SESSIONS_CLOSE,
     GATEWAY_GUARD,
-    HELLO_NODE,
-    SESSION_LOCK,
-    SESSION_INSERT,
-    SESSION_TAKE,
+    HELLO_NODES,
+    SESSIONS_LOCK,
+    SESSIONS_INSERT,
+    SESSIONS_TAKE,
     SESSION_CLOSE,
+    SESSIONS_CLOSE,
     EVENTS_SEQ_MAX,
-    STATUS_HELLO,
+    STATUSES_HELLO,
     INVENTORY_HASHES,
-    TRUST_BUNDLE_NEWER,
+    TRUST_BUNDLE_NEWEST,
     IN_FLIGHT,
     IN_FLIGHT_RESENT,
     COMMAND_SETTLE,
     RESTORE_CLAIM,
     HEARTBEATS,
     SESSIONS_REVOKED,
+    SESSIONS_REVOKED_OF,
     CERTIFICATE_COUNTS,
     COMMANDS_WAITING,
+    COMMANDS_WAITING_OF,
     COMMANDS_PENDING,
     COMMANDS_UNSENT,
     COMMANDS_SENT,

@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kernel::ports::delivery::{SessionKey, StoredCommand};
+use kernel::ports::delivery::{Poke, SessionKey, StoredCommand};
 use kit::Wake;
 use model::NodeId;
 
-use super::Hub;
+use super::{Hub, News};
 use crate::live::Live;
 use crate::session::Input;
 
@@ -43,12 +42,25 @@ impl Hub {
         }
     }
 
-    /// One pass.
+    /// One pass: over the nodes there is news of, and over all of them when that is due or nobody can tell which.
     pub(crate) async fn dispatch_pass(&self) {
-        if self.may_deliver() {
-            self.dispatch(self.clock.monotonic()).await;
-            self.cancel().await;
+        if !self.may_deliver() {
+            return;
         }
+        // Taken before the pass looks: a wake-up during it means another pass.
+        let news = News::take(&self.dispatch_news);
+        let now = self.clock.monotonic();
+        let due = {
+            let mut due = self.dispatch_due.lock().expect("no holder of this lock panics");
+            let is_due = news.all || news.nodes.is_empty() || now >= *due;
+            if is_due {
+                *due = now + self.timing.dispatch;
+            }
+            is_due
+        };
+        let among = if due { self.lives() } else { self.lives_of(&news) };
+        self.dispatch(&among, now).await;
+        self.cancel(&among).await;
     }
 
     /// Specs, and sessions that must end.
@@ -60,40 +72,47 @@ impl Hub {
                 () = self.over.cancelled() => return,
                 () = wake.wait(self.timing.ended.min(self.timing.specs)) => {}
             }
-            if self.may_deliver() {
-                self.specs_pass(&mut due).await;
+            if self.specs_pass(&mut due).await {
                 self.clock.sleep(SPEC_PAUSE).await;
             }
         }
     }
 
-    /// One pass over what is due, or over all of it after a wake-up.
-    pub(crate) async fn specs_pass(&self, due: &mut SpecsDue) {
+    /// One pass: over the nodes there is news of, and over all of them when that is due or nobody can tell which. True when it was
+    /// over all.
+    pub(crate) async fn specs_pass(&self, due: &mut SpecsDue) -> bool {
         if !self.may_deliver() {
-            return;
+            return false;
         }
         // Taken before the pass looks: a wake-up during it means another pass.
-        let poked = self.poked.swap(false, Ordering::SeqCst);
+        let news = News::take(&self.spec_news);
         let now = self.clock.monotonic();
-        if poked || now >= due.ended {
+        let named = self.lives_of(&news);
+        if news.all || now >= due.ended {
             due.ended = now + self.timing.ended;
             self.end_revoked().await;
+        } else if !named.is_empty() {
+            self.end_revoked_of(&named).await;
         }
-        if poked || now >= due.specs {
+        if news.all || now >= due.specs {
             due.specs = now + self.timing.specs;
-            self.push_specs().await;
+            self.push_specs(None).await;
+            return true;
+        } else if !named.is_empty() {
+            self.push_specs(Some(named)).await;
         }
+        false
     }
 
     fn may_deliver(&self) -> bool {
         !self.is_over() && !self.is_draining()
     }
 
-    async fn dispatch(&self, since: Duration) {
+    async fn dispatch(&self, among: &[Arc<Live>], since: Duration) {
         for _ in 0..DISPATCH_ROUNDS_MAX {
             let mut lives: HashMap<NodeId, Arc<Live>> = HashMap::new();
             let mut lanes = Vec::new();
-            for live in self.lives() {
+            for live in among {
                 if let Some(credits) = live.lock().core.lanes() {
                     lives.insert(credits.session.node_id, live.clone());
                     lanes.push(credits);
@@ -114,6 +133,7 @@ impl Hub {
             }
         }
         // More waits: the next pass comes at once.
+        News::note(&self.dispatch_news, &Poke::Everything);
         self.dispatch.wake();
     }
 
@@ -130,9 +150,9 @@ impl Hub {
         }
     }
 
-    async fn cancel(&self) {
+    async fn cancel(&self, among: &[Arc<Live>]) {
         let sessions: Vec<SessionKey> =
-            self.lives().iter().filter_map(|live| live.lock().core.in_flight()).collect();
+            among.iter().filter_map(|live| live.lock().core.in_flight()).collect();
         if sessions.is_empty() {
             return;
         }
@@ -157,12 +177,25 @@ impl Hub {
         }
     }
 
-    async fn push_specs(&self) {
+    async fn end_revoked_of(&self, named: &[Arc<Live>]) {
+        let sessions: Vec<SessionKey> = named.iter().filter_map(|live| live.lock().core.key()).collect();
+        if sessions.is_empty() {
+            return;
+        }
+        self.metrics.call("ended_of");
+        match self.store.ended_of(self.lease, sessions).await {
+            Ok(ended) => self.end_sessions(ended),
+            Err(err) => self.failed("read ended sessions", &err),
+        }
+    }
+
+    /// Of these sessions, or of all.
+    async fn push_specs(&self, among: Option<Vec<Arc<Live>>>) {
         // A node that cannot be sent its spec yet stays behind, and must not keep the others from theirs.
         let mut seen: HashSet<SessionKey> = HashSet::new();
         for _ in 0..SPEC_ROUNDS_MAX {
-            let sent: Vec<(SessionKey, u64)> = self
-                .lives()
+            let lives = among.clone().unwrap_or_else(|| self.lives());
+            let sent: Vec<(SessionKey, u64)> = lives
                 .iter()
                 .filter_map(|live| live.lock().core.spec_sent())
                 .filter(|(key, _)| !seen.contains(key))

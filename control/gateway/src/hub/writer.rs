@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kernel::ports::delivery::{DeliveryError, ReportedUpdate};
+use kernel::ports::delivery::{DeliveryError, Poke, ReportedUpdate};
 use kit::Wake;
 use model::{CommandId, NodeId};
 
-use super::{Hub, Queued};
+use super::{Hub, News, Queued};
 use crate::session::{Answer, Input};
 
 /// Updates of one transaction: a few tens of milliseconds of it.
@@ -105,6 +105,8 @@ impl Hub {
     fn tell(&self, batch: &[Queued], acknowledged: Vec<(NodeId, CommandId)>) {
         // A result gives a credit back, and the next command of its lane may be waiting for just that.
         if !acknowledged.is_empty() {
+            let nodes = acknowledged.iter().map(|(node_id, _)| *node_id).collect();
+            News::note(&self.dispatch_news, &Poke::Nodes(nodes));
             self.dispatch.wake();
         }
         let mut by_node: BTreeMap<NodeId, Vec<CommandId>> = BTreeMap::new();

@@ -231,13 +231,14 @@ impl State {
     }
 
     pub(super) fn put_statuses(&mut self, lease: GatewayLease, statuses: Vec<ReportedStatus>) {
-        for status in statuses {
+        for mut status in statuses {
             if !self.is_held(lease, status.session) {
                 continue;
             }
             let Some(node) = self.nodes.get_mut(&status.session.node_id) else { continue };
             let newest = node.spec.as_ref().map_or(0, |spec| spec.generation);
             node.observed_generation = node.observed_generation.max(status.observed_generation.min(newest));
+            status.applied_generation = status.applied_generation.min(newest);
             node.status = Some(status);
         }
     }
@@ -254,7 +255,7 @@ impl State {
 }
 
 impl Command {
-    fn settle(&mut self, state: CommandState, reason: &str) {
+    pub(super) fn settle(&mut self, state: CommandState, reason: &str) {
         self.state = state;
         self.reason = reason.to_owned();
     }

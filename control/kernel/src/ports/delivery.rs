@@ -3,7 +3,7 @@
 //! A gateway knows no resource and judges nothing. Every write carries its [`GatewayLease`], and those about a node the
 //! session's epoch too: a gateway that was paused past its lease, and a session that another one has taken over, change no row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::{CommandId, Condition, GatewayId, IncarnationId, JournalId, NodeId, Timestamp};
@@ -229,9 +229,10 @@ pub enum InboxAnswer {
 }
 
 /// What wakes a gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Poke {
-    Node(NodeId),
+    /// There is news of these nodes, whose sessions may be anybody's.
+    Nodes(BTreeSet<NodeId>),
     /// Anything may have changed: after a reconnect, or said so.
     Everything,
 }
@@ -258,7 +259,32 @@ pub trait DeliveryStore: Send + Sync + 'static {
         hello: HelloFacts,
     ) -> Delivered<'a, Result<SessionOpened, SessionRefused>>;
 
+    /// Like [`DeliveryStore::open_session`] for many nodes, each named once: in one transaction where the store can. Answers in their order.
+    fn open_sessions<'a>(
+        &'a self,
+        lease: GatewayLease,
+        hellos: Vec<HelloFacts>,
+    ) -> Delivered<'a, Vec<Result<SessionOpened, SessionRefused>>> {
+        Box::pin(async move {
+            let mut opened = Vec::with_capacity(hellos.len());
+            for hello in hellos {
+                opened.push(self.open_session(lease, hello).await?);
+            }
+            Ok(opened)
+        })
+    }
+
     fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()>;
+
+    /// Like [`DeliveryStore::close_session`] for many: in one statement where the store can.
+    fn close_sessions<'a>(&'a self, lease: GatewayLease, sessions: Vec<SessionKey>) -> Delivered<'a, ()> {
+        Box::pin(async move {
+            for session in sessions {
+                self.close_session(lease, session).await?;
+            }
+            Ok(())
+        })
+    }
 
     /// One statement for all. Answers the sessions that are no longer this gateway's.
     fn heartbeats<'a>(
@@ -269,6 +295,16 @@ pub trait DeliveryStore: Send + Sync + 'static {
 
     /// Open sessions of this gateway to end now, since their node or certificate was revoked.
     fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(SessionKey, SessionEnd)>>;
+
+    /// Like [`DeliveryStore::ended`], of these sessions alone where the store can tell them apart.
+    fn ended_of<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<(SessionKey, SessionEnd)>> {
+        drop(sessions);
+        self.ended(lease)
+    }
 
     /// Marks pending commands as sent on these sessions, at most as many of a lane as it has credits, and in order: returns them for sending. Those that
     /// must not be sent (a requested cancel, a body for another node) are settled instead.
@@ -336,7 +372,7 @@ pub trait DeliveryStore: Send + Sync + 'static {
     /// Whether this node certificate still counts: known, unrevoked, its node too. Asked before a stream is served.
     fn certificate_counts<'a>(&'a self, serial: &'a str) -> Delivered<'a, bool>;
 
-    /// The next wake-up; [`Poke::Everything`] after a lost connection.
+    /// The next wake-up; [`Poke::Everything`] after a lost connection, the first one included.
     fn next_poke<'a>(&'a self) -> Delivered<'a, Poke>;
 }
 

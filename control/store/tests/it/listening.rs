@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::json;
 use store::work::{self, Queue};
 use store::{Listener, Notified, Store, StoreError, sql};
 use testkit::db;
@@ -20,7 +19,7 @@ async fn tell(store: &Store, times: u32) {
         .tx(OP, |tx| {
             Box::pin(async move {
                 for n in 0..times {
-                    work::enqueue(tx, Queue::new("q", 1), &n.to_string(), &json!({}), Duration::ZERO).await?;
+                    work::enqueue(tx, Queue::new("q", 1), &n.to_string(), Duration::ZERO).await?;
                 }
                 Ok::<_, StoreError>(())
             })
@@ -39,7 +38,9 @@ async fn notifications_fold_and_a_reconnect_counts_as_one_of_every_channel() {
 
     tell(&db.store, 3).await;
     let told = next(&mut listener).await;
-    assert_eq!(told, Notified { channels: BTreeSet::from(["bc_work"]), reconnected: false });
+    assert_eq!((told.channels.clone(), told.reconnected), (BTreeSet::from(["bc_work"]), false));
+    // A wake-up of the queue names no key: any may be due.
+    assert_eq!(told.named("bc_work"), None);
     let more = tokio::time::timeout(Duration::from_millis(200), listener.next()).await;
     assert!(more.is_err(), "one transaction tells once: {more:?}");
 
@@ -52,6 +53,32 @@ async fn notifications_fold_and_a_reconnect_counts_as_one_of_every_channel() {
     assert!(again.reconnected);
     tell(&db.store, 1).await;
     assert!(!next(&mut listener).await.reconnected);
+}
+
+#[tokio::test]
+async fn what_notifications_name_is_told_together() {
+    let db = db().await;
+    let mut listener = Listener::new(&db.store, CHANNELS);
+    assert_eq!(
+        next(&mut listener).await.named("bc_events"),
+        None,
+        "before the first anything may have changed"
+    );
+    for names in [["one", "two"], ["two", "three"]] {
+        let tell = db.store.tx(OP, |tx| {
+            Box::pin(async move {
+                names.into_iter().for_each(|name| tx.notify("bc_events", name));
+                Ok::<_, StoreError>(())
+            })
+        });
+        tell.await.unwrap();
+    }
+    let mut named = BTreeSet::new();
+    while named.len() < 3 {
+        let told = next(&mut listener).await;
+        named.extend(told.named("bc_events").expect("each names something").clone());
+    }
+    assert_eq!(named, BTreeSet::from(["one", "two", "three"].map(str::to_owned)));
 }
 
 #[tokio::test]
