@@ -209,13 +209,15 @@ pub struct News {
     pub data: Value,
 }
 
-/// Many [`append`]s in one statement, numbered in this order.
+/// Many [`append`]s, numbered in this order. All events of a transaction are one statement.
 pub async fn append_all(tx: &mut Tx<'_>, rng: &dyn Rng, news: &[News]) -> Result<(), StoreError> {
-    let events: Vec<store::outbox::Event<'_>> = news.iter().map(|one| made(rng, one)).collect();
-    store::outbox::append_all(tx, &events).await
+    for one in news {
+        store::outbox::append(tx, made(rng, one)).await?;
+    }
+    Ok(())
 }
 
-fn made(rng: &dyn Rng, news: &News) -> store::outbox::Event<'static> {
+fn made(rng: &dyn Rng, news: &News) -> store::outbox::Event {
     let News { kind, id, tenant_id, data } = news;
     if cfg!(debug_assertions) {
         let unknown = data

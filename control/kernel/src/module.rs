@@ -24,7 +24,29 @@ pub trait QueueHandler: Send + Sync + 'static {
         true
     }
     fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>>;
+    /// The same for many keys at once, where there is such a way. Then [`handle`](Self::handle) is for keys that failed
+    /// together, to find which of them it is.
+    fn together(&self) -> Option<&dyn HandleTogether> {
+        None
+    }
 }
+
+/// Handles many keys of a queue in one transaction, in which they are also settled: it all happens, or none of it.
+pub trait HandleTogether: Send + Sync {
+    /// Keys of one transaction at most: what a failure repeats, and how long their rows are locked.
+    fn keys_max(&self) -> u32;
+
+    /// `keys` are sorted and each is there once; nobody else handles them meanwhile. Returns when to look again at which of
+    /// them, if ever. May run more than once, as any transaction.
+    fn handle_all<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Again>, Fault>>;
+}
+
+/// A key to be looked at again, after a pause.
+pub type Again = (String, Duration);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassOutcome {
@@ -128,5 +150,5 @@ pub async fn wake_in(
     key: &str,
     delay: Duration,
 ) -> Result<(), store::StoreError> {
-    store::work::enqueue(tx, queue(queue_name), key, &Value::Null, delay).await.map(drop)
+    store::work::enqueue(tx, queue(queue_name), key, delay).await
 }

@@ -5,6 +5,7 @@
 //! passes that act do not run; what only records goes on.
 
 pub mod drive;
+mod item;
 mod metrics;
 mod passes;
 mod queues;

@@ -60,7 +60,7 @@ pub use row::RowExt;
 pub use sql::{Op, Sql, sql};
 pub use tokio_postgres::Row;
 pub use tokio_postgres::types::ToSql as Param;
-pub use tx::Tx;
+pub use tx::{Owned, Tx};
 
 /// What the seams of this crate return: a boxed future, so that its body is compiled here once.
 pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;

@@ -7,8 +7,9 @@
 use model::{EventId, TenantId, Timestamp};
 use serde_json::Value;
 
-use crate::lease::{self, Lease};
-use crate::{Op, Param, RowExt, Sql, Store, StoreError, Tx, sql};
+use crate::lease::Lease;
+use crate::tx::Later;
+use crate::{Op, Owned, Param, RowExt, Sql, Store, StoreError, Tx, sql};
 
 /// Told once per transaction that wrote an event.
 pub const OUTBOX_CHANNEL: &str = "bc_outbox";
@@ -23,30 +24,39 @@ const RELAY: Op = Op::new("outbox_relay");
 
 const APPEND: Sql = sql(
     "outbox_append",
-    "INSERT INTO outbox (event_id, kind, subject, tenant_id, data) VALUES ($1, $2, $3, $4, $5)",
-);
-/// In the order they are given in, which is the order they are numbered in.
-const APPEND_ALL: Sql = sql(
-    "outbox_append_all",
     "INSERT INTO outbox (event_id, kind, subject, tenant_id, data)
-     SELECT event_id, kind, subject, tenant_id, data
-     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::jsonb[])
-       WITH ORDINALITY AS e (event_id, kind, subject, tenant_id, data, place) ORDER BY place",
+     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::jsonb[])",
 );
-const TAKE: Sql = sql("outbox_take", "SELECT outbox_id FROM outbox ORDER BY outbox_id LIMIT $1 FOR UPDATE");
 const ENSURE: Sql = sql(
     "events_partition_ensure",
     "SELECT partition_ensure('events', month) FROM (
-       SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS month
-       FROM outbox WHERE outbox_id = ANY($1)) AS months",
+       SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS month FROM outbox) AS months",
 );
+/// Nobody else deletes here while the lease is held, and nothing is updated, so a row stays where it was seen.
 const MOVE: Sql = sql(
     "outbox_move",
-    "WITH head AS (UPDATE event_head SET seq = seq + cardinality($1::bigint[]) RETURNING seq - cardinality($1::bigint[]) AS base),
-       moved AS (DELETE FROM outbox WHERE outbox_id = ANY($1) RETURNING *)
-     INSERT INTO events (seq, at, event_id, kind, subject, tenant_id, data)
-     SELECT base + row_number() OVER (ORDER BY outbox_id), at, event_id, kind, subject, tenant_id, data
-     FROM moved, head",
+    concat!(
+        "WITH held AS MATERIALIZED (SELECT ",
+        crate::lease_guard!(1, 2, 3),
+        " AS holds),
+     seen AS MATERIALIZED (
+       SELECT ctid AS place, outbox_id FROM outbox WHERE outbox_id >= $4 AND (SELECT holds FROM held)
+       ORDER BY outbox_id LIMIT $5
+     ), moved AS (
+       DELETE FROM outbox WHERE ctid = ANY (ARRAY(SELECT place FROM seen))
+       RETURNING outbox_id, at, event_id, kind, subject, tenant_id, data
+     ), head AS (
+       UPDATE event_head SET seq = seq + (SELECT count(*) FROM moved) WHERE EXISTS (SELECT 1 FROM seen)
+       RETURNING seq - (SELECT count(*) FROM moved) AS base
+     ), put AS (
+       INSERT INTO events (seq, at, event_id, kind, subject, tenant_id, data)
+       SELECT base + row_number() OVER (ORDER BY outbox_id), at, event_id, kind, subject, tenant_id, data
+       FROM moved, head
+     )
+     SELECT (SELECT holds FROM held) AS held, (SELECT count(*) FROM seen) AS moved, (SELECT min(outbox_id) FROM seen) AS first,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next"
+    ),
 );
 const AFTER: Sql = sql(
     "events_after",
@@ -66,14 +76,13 @@ const RANGE: Sql = sql(
     "SELECT (SELECT min(seq) FROM events) AS first, (SELECT seq FROM event_head) AS head",
 );
 
-pub(crate) const STATEMENTS: &[Sql] =
-    &[APPEND, APPEND_ALL, TAKE, ENSURE, MOVE, AFTER, AFTER_OF_TENANT, RANGE];
+pub(crate) const STATEMENTS: &[Sql] = &[APPEND, ENSURE, MOVE, AFTER, AFTER_OF_TENANT, RANGE];
 
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event<'a> {
+pub struct Event {
     pub id: EventId,
-    pub kind: &'a str,
+    pub kind: &'static str,
     /// What it is about: an id in text form.
     pub subject: String,
     /// Whose event it is; `None` for the operator's alone.
@@ -121,49 +130,107 @@ pub enum Relayed {
     NotHolder,
 }
 
-/// Writes an event in the caller's transaction.
-pub async fn append(tx: &mut Tx<'_>, event: Event<'_>) -> Result<(), StoreError> {
-    let tenant_id = event.tenant_id.map(TenantId::uuid);
-    tx.execute(&APPEND, &[&event.id.uuid(), &event.kind, &event.subject, &tenant_id, &event.data]).await?;
+/// Writes an event with the caller's transaction: all of one transaction in one statement, in their order.
+pub async fn append(tx: &mut Tx<'_>, event: Event) -> Result<(), StoreError> {
+    tx.later_event(event);
     tx.notify(OUTBOX_CHANNEL, "");
     Ok(())
 }
 
-/// Writes many events in the caller's transaction by one statement.
-pub async fn append_all(tx: &mut Tx<'_>, events: &[Event<'_>]) -> Result<(), StoreError> {
-    if events.is_empty() {
-        return Ok(());
+pub(crate) fn append_all(events: Vec<Event>) -> Later {
+    let mut columns = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for Event { id, kind, subject, tenant_id, data } in events {
+        columns.0.push(id.uuid());
+        columns.1.push(kind);
+        columns.2.push(subject);
+        columns.3.push(tenant_id.map(TenantId::uuid));
+        columns.4.push(data);
     }
-    let ids: Vec<uuid::Uuid> = events.iter().map(|event| event.id.uuid()).collect();
-    let kinds: Vec<&str> = events.iter().map(|event| event.kind).collect();
-    let subjects: Vec<&str> = events.iter().map(|event| event.subject.as_str()).collect();
-    let tenants: Vec<Option<uuid::Uuid>> =
-        events.iter().map(|event| event.tenant_id.map(TenantId::uuid)).collect();
-    let data: Vec<&Value> = events.iter().map(|event| &event.data).collect();
-    tx.execute(&APPEND_ALL, &[&ids, &kinds, &subjects, &tenants, &data]).await?;
-    tx.notify(OUTBOX_CHANNEL, "");
-    Ok(())
+    let params: Vec<Owned> = vec![
+        Box::new(columns.0),
+        Box::new(columns.1),
+        Box::new(columns.2),
+        Box::new(columns.3),
+        Box::new(columns.4),
+    ];
+    Later { sql: APPEND, params }
 }
 
-/// Moves up to `batch` events, oldest first, and numbers them.
-pub async fn relay_pass(store: &Store, lease: &Lease, batch: u32) -> Result<Relayed, StoreError> {
-    store
-        .tx(RELAY, |tx| {
-            Box::pin(async move {
-                if !lease::guard(tx, lease).await? {
-                    return Ok(Relayed::NotHolder);
-                }
-                let rows = tx.query(&TAKE, &[&i64::from(batch)]).await?;
-                let ids: Vec<i64> = rows.iter().map(|row| row.get("outbox_id")).collect();
-                if !ids.is_empty() {
-                    tx.query(&ENSURE, &[&ids]).await?;
-                    tx.execute(&MOVE, &[&ids]).await?;
-                    tx.notify(EVENTS_CHANNEL, "");
-                }
-                Ok::<_, StoreError>(Relayed::Moved(ids.len()))
+/// Moves events while its process has the lease, and remembers where it is.
+///
+/// While somebody holds an old snapshot, what was moved cannot be cleaned up, and each look would pass all of it again. So a
+/// relay begins where everything before is gone for good: at a row that was the oldest one at some look, once all
+/// transactions of that time have ended. One number of a row is given out before its transaction is counted among them, for
+/// an instant, so it begins at the very front now and then.
+#[derive(Debug, Default)]
+pub struct Relay {
+    floor: i64,
+    /// A floor to be, when every transaction below the second has ended.
+    candidate: Option<(i64, i64)>,
+    passes: u32,
+    /// Its months have their partitions, as far as is known.
+    ensured: bool,
+}
+
+/// Passes between two looks from the very front: seconds of a busy relay.
+const FROM_THE_FRONT_EVERY: u32 = 10_000;
+
+impl Relay {
+    /// For when the lease was not held in between: whoever held it may have left off anywhere, at another database too.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Moves up to `batch` events, oldest first, and numbers them.
+    pub async fn pass(&mut self, store: &Store, lease: &Lease, batch: u32) -> Result<Relayed, StoreError> {
+        self.passes += 1;
+        if self.passes >= FROM_THE_FRONT_EVERY {
+            *self = Self { ensured: self.ensured, ..Self::default() };
+        }
+        let (floor, ensure) = (self.floor, !self.ensured);
+        self.ensured = false;
+        let row = store
+            .tx(RELAY, |tx| {
+                Box::pin(async move {
+                    if ensure {
+                        tx.query(&ENSURE, &[]).await?;
+                    }
+                    let lease: [&(dyn Param + Sync); 3] = [&lease.name, &lease.holder, &lease.epoch];
+                    let [name, holder, epoch] = lease;
+                    let row = tx.query_one(&MOVE, &[name, holder, epoch, &floor, &i64::from(batch)]).await?;
+                    if row.get::<_, i64>("moved") > 0 {
+                        tx.notify(EVENTS_CHANNEL, "");
+                    }
+                    Ok::<_, StoreError>(row)
+                })
             })
-        })
-        .await
+            .await?;
+        if !row.get::<_, bool>("held") {
+            self.forget();
+            return Ok(Relayed::NotHolder);
+        }
+        self.ensured = true;
+        self.advance(row.get("first"), row.get("oldest"), row.get("next"));
+        Ok(Relayed::Moved(usize::try_from(row.get::<_, i64>("moved")).unwrap_or(0)))
+    }
+
+    /// `first` was the oldest event there was; transactions below `oldest` had ended, and none from `next` on had begun.
+    fn advance(&mut self, first: Option<i64>, oldest: i64, next: i64) {
+        if let Some((floor, ended)) = self.candidate
+            && oldest >= ended
+        {
+            self.floor = floor;
+            self.candidate = None;
+        }
+        if self.candidate.is_none() {
+            self.candidate = first.map(|first| (first, next));
+        }
+    }
+}
+
+/// One pass of a relay that remembers nothing.
+pub async fn relay_pass(store: &Store, lease: &Lease, batch: u32) -> Result<Relayed, StoreError> {
+    Relay::default().pass(store, lease, batch).await
 }
 
 /// Events with a higher `seq` than `after`, in its order, [`EVENTS_PAGE_MAX`] at most.

@@ -1,6 +1,5 @@
 //! One transaction.
 
-use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::time::Instant;
 
@@ -14,6 +13,12 @@ use crate::pool::{at_most_one, exactly_one};
 use crate::schedule::{self, At, Fate, Scheduled};
 use crate::{BoxFuture, Param, RowExt, Sql, sql};
 
+mod ending;
+
+pub(crate) use ending::Later;
+pub use ending::Owned;
+use ending::Pending;
+
 const NOW: Sql = sql("compute_now", "SELECT compute_now() AS now");
 
 /// A running transaction, given to the closure of [`crate::Store::tx`].
@@ -21,7 +26,8 @@ const NOW: Sql = sql("compute_now", "SELECT compute_now() AS now");
 /// `'env` is what the closure may borrow: `&'t mut Tx<'env>` implies that `'env` outlives `'t`, so the boxed
 /// future of lifetime `'t` may hold anything of lifetime `'env`.
 ///
-/// BEGIN travels with the first statement, so a transaction costs one round trip less and an empty one costs none.
+/// BEGIN travels with the first statement, and what nothing in the transaction waits for (events, wake-ups, [`Tx::later`])
+/// with COMMIT. An empty transaction costs nothing.
 pub struct Tx<'env> {
     /// Absent while a savepoint has it, and for good when a savepoint's future was dropped midway.
     session: Option<Session>,
@@ -39,8 +45,8 @@ struct Session {
     /// The server on the other side is shutting down, or not the one that takes writes: not back to the pool.
     discard: bool,
     savepoints: u32,
-    /// Sent once each, with COMMIT.
-    notifications: BTreeSet<(&'static str, String)>,
+    /// What is sent at the end.
+    pending: Pending,
 }
 
 impl<'env> Tx<'env> {
@@ -62,7 +68,7 @@ impl<'env> Tx<'env> {
             failed: false,
             discard: false,
             savepoints: 0,
-            notifications: BTreeSet::new(),
+            pending: Pending::default(),
         };
         Self { session: Some(session), env: PhantomData }
     }
@@ -95,13 +101,6 @@ impl<'env> Tx<'env> {
         Ok(self.query_one(&NOW, &[]).await?.ts("now"))
     }
 
-    /// Sends a notification when the transaction commits. The same one is sent once however often it is asked for.
-    pub fn notify(&mut self, channel: &'static str, payload: impl Into<String>) {
-        if let Some(session) = &mut self.session {
-            session.notifications.insert((channel, payload.into()));
-        }
-    }
-
     /// Runs `f` so that its `Err` undoes only what `f` did, and the transaction goes on.
     ///
     /// The outer error is the database's, and leaves the transaction as failed as any statement does.
@@ -116,7 +115,7 @@ impl<'env> Tx<'env> {
             session.savepoints += 1;
             let name = format!("s{}", session.savepoints);
             session.command("savepoint", &format!("SAVEPOINT {name}")).await?;
-            let kept = session.notifications.clone();
+            let kept = session.pending.mark();
 
             // The session moves into a shorter-lived Tx, so that `f` may borrow what lives as long as this call.
             let mut inner: Tx<'t> = Tx { session: self.session.take(), env: PhantomData };
@@ -129,7 +128,7 @@ impl<'env> Tx<'env> {
             } else {
                 let back = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
                 session.command("savepoint_rollback", &back).await?;
-                session.notifications = kept;
+                session.pending.back_to(kept);
                 if result.is_ok() {
                     session.failed = false;
                     return Err(StoreError::new("savepoint", ErrorKind::Aborted));
@@ -142,46 +141,6 @@ impl<'env> Tx<'env> {
 
     fn session(&mut self, at: &'static str) -> Result<&mut Session, StoreError> {
         self.session.as_mut().ok_or_else(|| StoreError::new(at, ErrorKind::Aborted))
-    }
-
-    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
-        let session = self.session("commit")?;
-        if session.failed {
-            // COMMIT would answer "ROLLBACK" as if all were well.
-            self.rollback().await;
-            return Err(StoreError::new("commit", ErrorKind::Aborted));
-        }
-        if session.begin.is_some() && session.notifications.is_empty() {
-            self.session.take();
-            return Ok(());
-        }
-        let fate = schedule::point(&session.schedule, At::Commit, "commit").await;
-        if fate == Fate::LostBefore {
-            return Err(StoreError::new("commit", ErrorKind::CommitUnknown));
-        }
-        let mut text = session.begin.take().map_or_else(String::new, |begin| begin + "; ");
-        for (channel, payload) in &session.notifications {
-            text.push_str(&format!("SELECT pg_notify('{channel}', '{}'); ", payload.replace('\'', "''")));
-        }
-        text.push_str("COMMIT");
-        let started = Instant::now();
-        let done = session.connection.batch_execute(&text).await;
-        session.metrics.statement_done("commit", started.elapsed());
-        match done {
-            Ok(()) if fate == Fate::LostAfter => Err(StoreError::new("commit", ErrorKind::CommitUnknown)),
-            Ok(()) => {
-                let done = self.session.take();
-                if let Some(Session { schedule: Some(schedule), notifications, connection, .. }) = done {
-                    drop(connection);
-                    schedule.committed(notifications.into_iter().collect()).await;
-                }
-                Ok(())
-            }
-            // The server answered with an error and the session lives: it rolled back. The connection is dropped
-            // all the same, since a failed multi-statement text may leave the transaction open.
-            Err(err) if !crate::error::ends_session(&err) => Err(StoreError::driver("commit", &err)),
-            Err(_) => Err(StoreError::new("commit", ErrorKind::CommitUnknown)),
-        }
     }
 
     /// Best effort: a connection that cannot roll back is closed, and the server rolls back.

@@ -1,33 +1,46 @@
 //! The work queue: keys that a pass should look at.
 //!
-//! Durable: every row, until a pass has completed the very version of it that it was given. A wake-up raises the
-//! version; a completion that finds another version makes the key ready again instead of removing it, so a wake-up
-//! during a pass means another pass. Claims are leases: one that lapsed is taken over, and a raised claim number
-//! keeps the slow worker's completion out.
+//! Durable: every wake-up, until a pass that began after it has committed. A wake-up is a row of `work_wakes`, which is
+//! only inserted and deleted, so that who wakes waits for nobody. A pass takes the wake-ups of many keys at once, in one of
+//! two ways:
+//!
+//! - **In its own transaction** ([`take`]): what it does and that it is done commit together; a failure brings the wake-ups
+//!   back. Meanwhile its keys are locked, and nobody else takes them. This costs one transaction for all of them.
+//! - **Under a lease** ([`start`], then [`settle`]): for a pass with transactions of its own, and for keys that failed. The
+//!   key gets a row in `work`.
 //!
 //! ```text
-//!            enqueue                claim                   complete, same version
-//!   (absent) ───────▶ ready ──────────────────▶ running ──────────────────────────▶ (absent)
-//!                      ▲  ▲  complete, newer version │ │
-//!                      │  ├──── reschedule, fail ────┘ │ fail for the last time,
-//!                      │  └──── the claim lapsed ──────┤ the claim lapsed for the last time
-//!                      └─────────── requeue ──────── parked ◀┘
+//!           wake            take, commit
+//! (absent) ──────▶ woken ─────────────────▶ (absent)
+//!    │               │ start                    ▲
+//!    │ enqueue later ▼                          │ complete, same version
+//!    └──▶ ready ──▶ running ────────────────────┘
+//!         ▲ ▲ claim  │ │ │
+//!         │ │ complete, newer version; reschedule, fail
+//!         │ └────────┘ │ the claim lapsed
+//!         ├────────────┘ │ fail for the last time, the claim lapsed for the last time
+//!         └─ requeue ── parked
 //! ```
 //!
-//! A wake-up folds into a parked key without waking it: [`requeue`] does, when a human has looked.
+//! A wake-up of a key that has a row folds into it: a ready one becomes due, a running one gets a higher version, which
+//! makes its completion another pass; a parked one stays parked until [`requeue`], when a human has looked. Claims are
+//! leases: one that lapsed is taken over, and a raised claim number keeps the slow worker's completion out.
 
 use std::time::Duration;
 
 use kit::Rng;
 use model::{Timestamp, WorkId};
-use serde_json::Value;
 
 use crate::lease::millis;
-use crate::{RowExt, StoreError, Tx};
+use crate::tx::Later;
+use crate::{Owned, RowExt, StoreError, Tx};
 
 mod statements;
+mod taking;
+
 use statements as sql;
 pub(crate) use statements::STATEMENTS;
+pub use taking::{Floor, Taken, start, take};
 
 /// Told once per transaction that made work ready.
 pub const CHANNEL: &str = "bc_work";
@@ -58,27 +71,29 @@ impl Queue {
     }
 }
 
-/// What an enqueue found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Enqueued {
-    New,
-    /// The key was there already, ready or running, and will run for this wake-up too.
-    Folded,
-    /// The key is parked and stays so.
-    Parked,
-}
-
 /// A key to look at, ours until the claim lapses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claimed {
     pub work_id: WorkId,
     pub queue: Queue,
     pub key: String,
-    pub payload: Value,
     /// Failed passes in a row so far.
     pub attempts: i32,
     version: i64,
     claim: i64,
+}
+
+impl Claimed {
+    fn of(queue: Queue, row: &crate::Row) -> Self {
+        Self {
+            work_id: row.id("work_id"),
+            queue,
+            key: row.get("key"),
+            attempts: row.get("attempts"),
+            version: row.get("version"),
+            claim: row.get("claim"),
+        }
+    }
 }
 
 /// What became of a completed or rescheduled key.
@@ -99,49 +114,62 @@ pub enum Failure {
     Lost,
 }
 
+/// How a pass over one key ended, for [`settle`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// Look again after this long, or when woken.
+    Again(Duration),
+    /// Why, and how long to wait before the next attempt (see [`backoff`]).
+    Failed(String, Duration),
+}
+
 /// A key that failed too often.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parked {
     pub work_id: WorkId,
     pub queue: String,
     pub key: String,
-    pub payload: Value,
     pub attempts: i32,
     pub last_error: Option<String>,
     pub parked_at: Timestamp,
 }
 
-/// Makes the key due in `delay`, or earlier if it was already. The payload replaces an earlier one.
-pub async fn enqueue(
-    tx: &mut Tx<'_>,
-    queue: Queue,
-    key: &str,
-    payload: &Value,
-    delay: Duration,
-) -> Result<Enqueued, StoreError> {
-    let row = tx
-        .query_one(&sql::ENQUEUE, &[&queue.name, &key, payload, &millis(delay), &queue.attempts_max])
-        .await?;
-    tx.notify(CHANNEL, "");
-    Ok(match (row.get("fresh"), row.get("state")) {
-        (true, _) => Enqueued::New,
-        (false, "parked") => Enqueued::Parked,
-        (false, _) => Enqueued::Folded,
-    })
-}
-
-/// Makes many keys due now in one statement, with an empty payload for those that are new.
-pub async fn enqueue_all(tx: &mut Tx<'_>, queue: Queue, keys: &[String]) -> Result<(), StoreError> {
-    if keys.is_empty() {
-        return Ok(());
+/// Makes the key due in `delay`, or earlier if it was already. One that is due now costs a row with the commit and waits
+/// for nobody.
+pub async fn enqueue(tx: &mut Tx<'_>, queue: Queue, key: &str, delay: Duration) -> Result<(), StoreError> {
+    if delay.is_zero() {
+        wake(tx, queue, key);
+    } else {
+        tx.execute(&sql::ENQUEUE, &[&queue.name, &key, &millis(delay), &queue.attempts_max]).await?;
+        tx.notify(CHANNEL, "");
     }
-    // Sorted inside, so that two of these cannot deadlock; distinct, as one statement may touch a row once.
-    tx.execute(&sql::ENQUEUE_ALL, &[&queue.name, &keys, &queue.attempts_max]).await?;
-    tx.notify(CHANNEL, "");
     Ok(())
 }
 
-/// Claims up to `batch` due keys for `lease`, earliest first. Takes back what lapsed claims left before that.
+/// Makes the key due now, with the commit. However often within one transaction, it is one row.
+pub fn wake(tx: &mut Tx<'_>, queue: Queue, key: impl Into<String>) {
+    tx.later_wake(queue.name, key.into());
+    tx.notify(CHANNEL, "");
+}
+
+/// Makes many keys due now, with the commit.
+pub async fn enqueue_all(tx: &mut Tx<'_>, queue: Queue, keys: &[String]) -> Result<(), StoreError> {
+    for key in keys {
+        wake(tx, queue, key.as_str());
+    }
+    Ok(())
+}
+
+/// Sorted and without doubles.
+pub(crate) fn wake_all(wakes: Vec<(&'static str, String)>) -> Later {
+    let (queues, keys): (Vec<&'static str>, Vec<String>) = wakes.into_iter().unzip();
+    let params: Vec<Owned> = vec![Box::new(queues), Box::new(keys)];
+    Later { sql: sql::WAKE, params }
+}
+
+/// Claims up to `batch` due keys that have a row in `work` for `lease`, earliest first: those for later, and those that
+/// failed. Takes back what lapsed claims left before that. Woken keys are [`start`]ed.
 pub async fn claim(
     tx: &mut Tx<'_>,
     queue: Queue,
@@ -151,18 +179,7 @@ pub async fn claim(
 ) -> Result<Vec<Claimed>, StoreError> {
     tx.execute(&sql::RECLAIM, &[&queue.name, &RECLAIM_MAX]).await?;
     let rows = tx.query(&sql::CLAIM, &[&queue.name, &i64::from(batch), &worker, &millis(lease)]).await?;
-    Ok(rows
-        .iter()
-        .map(|row| Claimed {
-            work_id: row.id("work_id"),
-            queue,
-            key: row.get("key"),
-            payload: row.get("payload"),
-            attempts: row.get("attempts"),
-            version: row.get("version"),
-            claim: row.get("claim"),
-        })
-        .collect())
+    Ok(rows.iter().map(|row| Claimed::of(queue, row)).collect())
 }
 
 /// Keeps the claim for `lease` from now. False when it had been taken over.
@@ -172,7 +189,7 @@ pub async fn extend(tx: &mut Tx<'_>, item: &Claimed, lease: Duration) -> Result<
 
 /// The pass did what there was to do. Best in the transaction of the pass's own writes, so that both happen.
 pub async fn complete(tx: &mut Tx<'_>, item: &Claimed) -> Result<Completion, StoreError> {
-    if tx.execute(&sql::COMPLETE, &[&item.work_id.uuid(), &item.claim, &item.version]).await? == 1 {
+    if complete_all(tx, &[item]).await?.len() == 1 {
         return Ok(Completion::Done);
     }
     again(tx, item, None).await
@@ -199,7 +216,8 @@ pub async fn fail(
     error: &str,
     delay: Duration,
 ) -> Result<Failure, StoreError> {
-    let error: String = error.chars().take(ERROR_LEN_MAX).collect();
+    // PostgreSQL takes no NUL in text, and an error that cannot be stored would never park.
+    let error: String = error.chars().filter(|letter| *letter != '\0').take(ERROR_LEN_MAX).collect();
     let row = tx.query_opt(&sql::FAIL, &[&item.work_id.uuid(), &item.claim, &error, &millis(delay)]).await?;
     let Some(row) = row else { return Ok(Failure::Lost) };
     if row.get::<_, &str>("state") == "parked" {
@@ -207,6 +225,52 @@ pub async fn fail(
     }
     tx.notify(CHANNEL, "");
     Ok(Failure::Retry)
+}
+
+/// What became of settled keys that were not simply done, as positions in what was given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    pub parked: Vec<usize>,
+    /// The claim had lapsed and the key was another's: nothing was written for it.
+    pub lost: Vec<usize>,
+}
+
+/// Settles many keys: those that are done in one statement.
+pub async fn settle(tx: &mut Tx<'_>, ended: &[(Claimed, Outcome)]) -> Result<Settled, StoreError> {
+    let mut settled = Settled::default();
+    let done: Vec<&Claimed> =
+        ended.iter().filter(|(_, outcome)| *outcome == Outcome::Done).map(|(item, _)| item).collect();
+    let gone = complete_all(tx, &done).await?;
+    for (at, (item, outcome)) in ended.iter().enumerate() {
+        let lost = match outcome {
+            Outcome::Done if gone.contains(&item.work_id) => false,
+            Outcome::Done => again(tx, item, None).await? == Completion::Lost,
+            Outcome::Again(delay) => reschedule(tx, item, *delay).await? == Completion::Lost,
+            Outcome::Failed(error, delay) => match fail(tx, item, error, *delay).await? {
+                Failure::Retry => false,
+                Failure::Lost => true,
+                Failure::Parked => {
+                    settled.parked.push(at);
+                    false
+                }
+            },
+        };
+        if lost {
+            settled.lost.push(at);
+        }
+    }
+    Ok(settled)
+}
+
+async fn complete_all(tx: &mut Tx<'_>, done: &[&Claimed]) -> Result<Vec<WorkId>, StoreError> {
+    if done.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<_> = done.iter().map(|item| item.work_id.uuid()).collect();
+    let claims: Vec<i64> = done.iter().map(|item| item.claim).collect();
+    let versions: Vec<i64> = done.iter().map(|item| item.version).collect();
+    let rows = tx.query(&sql::COMPLETE, &[&ids, &claims, &versions]).await?;
+    Ok(rows.iter().map(|row| row.id("work_id")).collect())
 }
 
 /// How long to wait after this many failed passes in a row.
@@ -217,9 +281,10 @@ pub fn backoff(attempts: i32, rng: &dyn Rng) -> Duration {
     half + Duration::from_micros(rng.below(u64::try_from(half.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// When a claiming pass would next find something: the earliest due key or lapsing claim.
-pub async fn next_due(tx: &mut Tx<'_>, queue: Queue) -> Result<Option<Timestamp>, StoreError> {
-    Ok(tx.query_one(&sql::NEXT_DUE, &[&queue.name]).await?.opt_ts("due"))
+/// In how long [`claim`] would next find something: the earliest due key or lapsing claim. Woken keys are not looked at.
+pub async fn next_due(tx: &mut Tx<'_>, queue: Queue) -> Result<Option<Duration>, StoreError> {
+    let wait: Option<i64> = tx.query_one(&sql::NEXT_DUE, &[&queue.name]).await?.get("wait_ms");
+    Ok(wait.map(|wait| Duration::from_millis(u64::try_from(wait).unwrap_or(0))))
 }
 
 /// Parked keys, longest parked first, of one queue or of all.
@@ -235,7 +300,6 @@ pub async fn list_parked(
             work_id: row.id("work_id"),
             queue: row.get("queue"),
             key: row.get("key"),
-            payload: row.get("payload"),
             attempts: row.get("attempts"),
             last_error: row.get("last_error"),
             parked_at: row.ts("parked_at"),

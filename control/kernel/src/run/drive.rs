@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use store::StoreError;
+use store::outbox::Relay;
 use store::work::Claimed;
 
 use super::Running;
+use super::item::run_and_settle;
 use super::passes::{Held, Once, once};
-use super::queues::{Dispatcher, run_item};
+use super::queues::Dispatcher;
 use super::relay;
 use crate::module::{Pass, QueueHandler};
 
@@ -29,14 +31,15 @@ impl DrivenQueue {
         self.handler.queue()
     }
 
-    /// Claims up to `room` keys. When there are none, how long to wait unless something signals.
+    /// One look: handles what can be handled together, and claims up to `room` keys to [`run`](Self::run). How long to wait
+    /// until the next look, unless something signals: not at all when there may be more.
     pub async fn claim(&self, room: u32) -> Result<(Vec<Claimed>, Duration), StoreError> {
-        self.dispatcher.claim(room).await
+        self.dispatcher.look(room).await
     }
 
     /// Handles a key and settles it.
     pub async fn run(&self, item: &Claimed) -> Result<(), StoreError> {
-        run_item(&self.running, &*self.handler, item).await
+        run_and_settle(&self.running, &*self.handler, item).await
     }
 }
 
@@ -71,15 +74,16 @@ impl DrivenPass {
 pub struct DrivenRelay {
     running: Running,
     held: Held,
+    relay: Relay,
 }
 
 impl DrivenRelay {
     pub fn new(running: &Running) -> Self {
         let held = Held::new(running.clone(), store::outbox::RELAY_LEASE.to_owned());
-        Self { running: running.clone(), held }
+        Self { running: running.clone(), held, relay: Relay::default() }
     }
 
     pub async fn once(&mut self) -> Result<(), StoreError> {
-        relay::pass(&self.running, &mut self.held).await
+        relay::pass(&self.running, &mut self.held, &mut self.relay).await
     }
 }

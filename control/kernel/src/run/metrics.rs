@@ -37,6 +37,7 @@ type Times = Family<Name, Histogram, Buckets>;
 pub(super) struct Metrics {
     work: Family<Labels, Counter>,
     work_seconds: Times,
+    work_together_seconds: Times,
     passes: Family<Labels, Counter>,
     pass_seconds: Times,
 }
@@ -46,6 +47,7 @@ impl Default for Metrics {
         Self {
             work: Family::default(),
             work_seconds: Family::new_with_constructor(Buckets),
+            work_together_seconds: Family::new_with_constructor(Buckets),
             passes: Family::default(),
             pass_seconds: Family::new_with_constructor(Buckets),
         }
@@ -57,6 +59,8 @@ impl Metrics {
         let registry = registry.sub_registry_with_prefix("run");
         registry.register("work", "Keys of queues handled, by result", self.work.clone());
         registry.register("work_seconds", "Time of handling a key", self.work_seconds.clone());
+        let together = self.work_together_seconds.clone();
+        registry.register("work_together_seconds", "Time of handling keys in one transaction", together);
         registry.register("passes", "Passes run, by result", self.passes.clone());
         registry.register("pass_seconds", "Time of a pass", self.pass_seconds.clone());
     }
@@ -64,6 +68,18 @@ impl Metrics {
     pub(super) fn worked(&self, name: &'static str, result: &'static str, took: Duration) {
         self.work.get_or_create(&Labels { name, result }).inc();
         self.work_seconds.get_or_create(&Name { name }).observe(took.as_secs_f64());
+    }
+
+    /// Of keys that were handled together: each took its part of the time.
+    pub(super) fn worked_together(
+        &self,
+        name: &'static str,
+        result: &'static str,
+        keys: usize,
+        took: Duration,
+    ) {
+        self.work.get_or_create(&Labels { name, result }).inc_by(keys as u64);
+        self.work_together_seconds.get_or_create(&Name { name }).observe(took.as_secs_f64());
     }
 
     pub(super) fn passed(&self, name: &'static str, result: &'static str, took: Duration) {

@@ -111,22 +111,35 @@ pub(super) struct Held {
     running: Running,
     name: String,
     lease: Option<Lease>,
+    /// Before it was last asked for, by the monotonic clock.
+    asked_at: Duration,
 }
 
 impl Held {
     pub(super) fn new(running: Running, name: String) -> Self {
-        Self { running, name, lease: None }
+        Self { running, name, lease: None, asked_at: Duration::ZERO }
     }
 
-    /// Takes or renews it; false while another process has it.
+    /// Takes or renews it; false while another process has it. One that was renewed just now is kept as it is: that it is
+    /// held is for whoever writes under it to ask.
     pub(super) async fn hold(&mut self) -> Result<bool, StoreError> {
+        let now = self.running.clock.monotonic();
+        if self.lease.is_some() && now.saturating_sub(self.asked_at) < LEASE_KEPT_EVERY {
+            return Ok(true);
+        }
         let (name, holder) = (self.name.as_str(), self.running.holder());
         let acquired = self
             .running
             .store
             .tx(OP_ACQUIRE, |tx| Box::pin(async move { lease::acquire(tx, name, holder, LEASE_FOR).await }));
         self.lease = acquired.await?;
+        self.asked_at = now;
         Ok(self.lease.is_some())
+    }
+
+    /// It turned out not to be held.
+    pub(super) fn lose(&mut self) {
+        self.lease = None;
     }
 
     pub(super) fn lease(&self) -> Option<&Lease> {
@@ -136,9 +149,12 @@ impl Held {
     /// Renews it again and again. Returns when it is lost.
     async fn keep(&mut self) {
         // Judged by our own monotonic clock from before the renewal was sent, which errs towards giving up early.
-        let mut renewed_at = self.running.clock.monotonic();
+        let mut renewed_at = self.asked_at;
+        let mut pause =
+            LEASE_KEPT_EVERY.saturating_sub(self.running.clock.monotonic().saturating_sub(renewed_at));
         while let Some(lease) = self.lease.clone() {
-            self.running.clock.sleep(LEASE_KEPT_EVERY).await;
+            self.running.clock.sleep(pause).await;
+            pause = LEASE_KEPT_EVERY;
             let asked_at = self.running.clock.monotonic();
             let renewed = self.running.store.tx(OP_RENEW, |tx| {
                 let mut lease = lease.clone();
@@ -148,6 +164,7 @@ impl Held {
             match renewed {
                 Ok(renewed) => {
                     self.lease = renewed;
+                    self.asked_at = asked_at;
                     renewed_at = asked_at;
                 }
                 Err(err) => {

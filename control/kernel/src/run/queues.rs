@@ -1,44 +1,55 @@
 //! Handlers of work queues.
+//!
+//! A look settles what has ended since the last one and takes what is woken. Where the handler can handle keys together,
+//! they are taken, handled and settled in one transaction; when that fails, its keys are taken one by one, so that the one
+//! that is to blame fails alone, waits alone, and is parked alone. The first keys of a process are taken one by one too: a
+//! key that ends its process leaves no trace in a transaction, and does under a lease.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
 use kit::{TaskKind, Wake, Waker};
-use store::work::{self, Claimed, Completion, Failure, Queue};
-use store::{Op, StoreError};
+use store::work::{self, Claimed, Floor, Outcome, Queue, Taken};
+use store::{ErrorKind, Op, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::item::{run_claimed, say_settled};
 use super::{Running, may_act};
 use crate::fault::Fault;
-use crate::module::{QueueHandler, queue};
+use crate::module::{HandleTogether, QueueHandler, queue};
 
 const DISPATCH: TaskKind = TaskKind::fatal("queue_dispatch");
 const ITEM: TaskKind = TaskKind::isolated("queue_item");
 const OP_CLAIM: Op = Op::new("work_claim");
-const OP_EXTEND: Op = Op::new("work_extend");
-const OP_SETTLE: Op = Op::new("work_settle");
+const OP_TOGETHER: Op = Op::new("work_together");
 
 /// A claim is taken over this long after its holder last kept it.
-const CLAIM_FOR: Duration = Duration::from_secs(60);
-/// Three chances to keep it before that.
-const CLAIM_KEPT_EVERY: Duration = Duration::from_secs(20);
+pub(super) const CLAIM_FOR: Duration = Duration::from_secs(60);
 /// Without any wake-up, how often to look: the price of a signal lost with its connection.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Between two looks at least: what is due may be just being claimed by another process.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// When others have the keys of some wake-ups: about as long as they do.
+const HELD_PAUSE: Duration = Duration::from_millis(20);
+/// Keys for later and keys that failed are looked at this often at most, as there are few of them.
+const LATER_PAUSE: Duration = Duration::from_millis(100);
 /// One transaction claims at most this many: what it costs to lose with the process.
 const BATCH_MAX: u32 = 32;
+/// A process begins with this many keys one by one, if there are as many.
+const CAREFUL_FIRST: u32 = 8;
 
-/// Runs the handlers' queues until the supervisor stops, up to `concurrency` keys of each queue at once.
+/// Runs the handlers' queues until the supervisor stops, up to `concurrency` keys of each queue at once, or one transaction
+/// of keys where they are handled together.
 pub fn run_queues(running: &Running, handlers: &[Arc<dyn QueueHandler>], concurrency: usize) {
     for handler in handlers {
         let (handler, context) = (handler.clone(), running.clone());
         running.supervisor.spawn(DISPATCH, move |cancel| async move {
-            let dispatcher = Dispatcher::new(context, handler, concurrency);
+            let mut dispatcher = Dispatcher::new(context, handler, concurrency);
             cancel.run_until_cancelled(dispatcher.run()).await;
+            dispatcher.finish().await;
             Ok::<(), Infallible>(())
         });
     }
@@ -48,20 +59,37 @@ pub(super) struct Dispatcher {
     running: Running,
     handler: Arc<dyn QueueHandler>,
     queue: Queue,
+    concurrency: u32,
     permits: Arc<Semaphore>,
     /// Signalled when an item ends, since then there is room for another.
     freed: Waker,
     wake: Wake,
+    ended: Arc<Mutex<Vec<(Claimed, Outcome)>>>,
+    at: Mutex<At>,
+}
+
+/// Where a dispatcher is in its queue.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    floor: Floor,
+    /// Keys to take one by one before they are taken together.
+    careful: u32,
+    /// When keys with a row in `work` may be looked at next, by the monotonic clock.
+    later_from: Duration,
 }
 
 impl Dispatcher {
     pub(super) fn new(running: Running, handler: Arc<dyn QueueHandler>, concurrency: usize) -> Self {
         let (wake, freed) = Wake::new();
-        let queue = queue(handler.queue());
-        Self { running, handler, queue, permits: Arc::new(Semaphore::new(concurrency.max(1))), freed, wake }
+        let (queue, concurrency) = (queue(handler.queue()), concurrency.max(1));
+        let permits = Arc::new(Semaphore::new(concurrency));
+        let concurrency = u32::try_from(concurrency).unwrap_or(u32::MAX);
+        let at = At { floor: Floor::default(), careful: CAREFUL_FIRST, later_from: Duration::ZERO };
+        let ended = Arc::default();
+        Self { running, handler, queue, concurrency, permits, freed, wake, ended, at: Mutex::new(at) }
     }
 
-    async fn run(mut self) {
+    async fn run(&mut self) {
         let mut signal = self.running.signals.of(work::CHANNEL);
         loop {
             signal.borrow_and_update();
@@ -82,151 +110,214 @@ impl Dispatcher {
         }
     }
 
-    /// Claims what there is room for and starts it. Returns how long nothing more is due.
+    /// Looks until nothing is left, and starts what is to be run one by one. Returns how long nothing more is due.
     async fn pass(&self) -> Result<Duration, StoreError> {
         loop {
-            let room = u32::try_from(self.permits.available_permits()).unwrap_or(u32::MAX).min(BATCH_MAX);
-            if room == 0 {
-                return Ok(LOOK_EVERY);
-            }
-            let (claimed, pause) = self.claim(room).await?;
-            let full = claimed.len() == room as usize;
+            let room = u32::try_from(self.permits.available_permits()).unwrap_or(u32::MAX);
+            let (claimed, pause) = self.look(room).await?;
             for item in claimed {
                 let permit = self.permits.clone().try_acquire_owned().expect("only this loop takes permits");
                 self.start(item, permit);
             }
-            if !full {
+            if !pause.is_zero() {
                 return Ok(pause);
             }
         }
     }
 
-    pub(super) async fn claim(&self, room: u32) -> Result<(Vec<Claimed>, Duration), StoreError> {
+    /// Lets what was started come to its end, and settles it.
+    async fn finish(&self) {
+        // An error is a closed semaphore, which nobody closes.
+        let _all = self.permits.acquire_many(self.concurrency).await;
+        if self.has_ended()
+            && let Err(err) = self.under_lease(0, 0, false).await
+        {
+            let err = kit::chain(&err);
+            tracing::warn!(queue = self.queue.name(), err, "failed to settle work: it is done once more");
+        }
+    }
+
+    /// One look: settles what has ended, handles what can be handled together, and claims up to `room` keys to be run one by
+    /// one. How long to wait before the next look, unless something signals: not at all when there may be more.
+    pub(super) async fn look(&self, room: u32) -> Result<(Vec<Claimed>, Duration), StoreError> {
+        let now = self.running.clock.monotonic();
+        let at = self.at();
+        let later = now >= at.later_from;
+        let together = self.handler.together();
+        let room = room.min(BATCH_MAX);
+        let wakes = match together {
+            None => room,
+            Some(_) => room.min(at.careful),
+        };
+        let mut looked = Looked { claimed: Vec::new(), pause: LOOK_EVERY };
+        if later || wakes > 0 || self.has_ended() {
+            looked = self.under_lease(if later { room } else { 0 }, wakes, later).await?;
+        }
+        if let Some(together) = together
+            && self.at().careful == 0
+        {
+            looked.pause = looked.pause.min(self.all_together(together).await?);
+        }
+        if !later {
+            looked.pause = looked.pause.min(at.later_from.saturating_sub(now));
+        }
+        if room == 0 && together.is_none() {
+            // An item that ends wakes the loop.
+            looked.pause = LOOK_EVERY;
+        }
+        Ok((looked.claimed, looked.pause))
+    }
+
+    fn at(&self) -> At {
+        *self.at.lock().expect("no holder of this lock panics")
+    }
+
+    fn move_to(&self, change: impl FnOnce(&mut At)) {
+        change(&mut self.at.lock().expect("no holder of this lock panics"));
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.ended.lock().expect("no holder of this lock panics").is_empty()
+    }
+
+    /// Settles what has ended, and claims up to `rows` keys that have a row in `work` and up to `wakes` that are woken.
+    async fn under_lease(&self, rows: u32, wakes: u32, later: bool) -> Result<Looked, StoreError> {
+        let ended = std::mem::take(&mut *self.ended.lock().expect("no holder of this lock panics"));
+        let (settle, at) = (ended.as_slice(), self.at());
         let (queue, holder, acts) = (self.queue, self.running.holder(), self.handler.acts());
-        self.running
-            .store
-            .tx(OP_CLAIM, |tx| {
-                Box::pin(async move {
-                    if acts && !may_act(tx).await? {
-                        return Ok((Vec::new(), LOOK_EVERY));
-                    }
-                    let claimed = work::claim(tx, queue, holder, room, CLAIM_FOR).await?;
-                    if !claimed.is_empty() {
-                        return Ok((claimed, Duration::ZERO));
-                    }
-                    let due = work::next_due(tx, queue).await?;
-                    let now = tx.now().await?;
-                    Ok::<_, StoreError>((claimed, due.map_or(LOOK_EVERY, |due| due.since(now))))
-                })
+        let done = self.running.store.tx(OP_CLAIM, |tx| {
+            Box::pin(async move {
+                let settled =
+                    if settle.is_empty() { Default::default() } else { work::settle(tx, settle).await? };
+                let mut floor = at.floor;
+                let (mut claimed, mut taken, mut due) = (Vec::new(), Taken::default(), None);
+                if rows > 0 && (!acts || may_act(tx).await?) {
+                    claimed = work::claim(tx, queue, holder, rows, CLAIM_FOR).await?;
+                }
+                let wakes = wakes.saturating_sub(u32::try_from(claimed.len()).unwrap_or(u32::MAX));
+                if wakes > 0 {
+                    taken = work::take(tx, queue, &mut floor, wakes, acts).await?;
+                    claimed.extend(work::start(tx, queue, &taken.keys, holder, CLAIM_FOR).await?);
+                }
+                if later {
+                    due = work::next_due(tx, queue).await?;
+                }
+                Ok::<_, StoreError>((settled, claimed, taken, floor, wakes, due))
             })
-            .await
+        });
+        match done.await {
+            Ok((settled, claimed, taken, floor, asked, due)) => {
+                say_settled(&ended, &settled);
+                self.took(&taken, floor, asked, later);
+                let full = asked > 0 && taken.seen == asked || rows > 0 && claimed.len() >= rows as usize;
+                let mut pause = if full || taken.folded > 0 { Duration::ZERO } else { held_pause(&taken) };
+                if later {
+                    // What is due but another process's is looked at with the period.
+                    let due = if rows > 0 { due.unwrap_or(LOOK_EVERY).max(LATER_PAUSE) } else { LOOK_EVERY };
+                    pause = pause.min(due);
+                }
+                Ok(Looked { claimed, pause })
+            }
+            Err(err) => {
+                self.ended.lock().expect("no holder of this lock panics").extend(ended);
+                Err(err)
+            }
+        }
+    }
+
+    /// Notes what was taken to be run one by one.
+    fn took(&self, taken: &Taken, floor: Floor, asked: u32, later: bool) {
+        let now = self.running.clock.monotonic();
+        let keys = u32::try_from(taken.keys.len()).unwrap_or(u32::MAX);
+        self.move_to(|at| {
+            at.floor = floor;
+            if later {
+                at.later_from = now + LATER_PAUSE;
+            }
+            if taken.folded > 0 {
+                at.later_from = now;
+            }
+            if asked > 0 {
+                // Fewer than asked for are all there are: whatever was to be found has been.
+                at.careful = if taken.seen < asked { 0 } else { at.careful.saturating_sub(keys.max(1)) };
+            }
+        });
+    }
+
+    /// Takes, handles and settles keys in one transaction. How long to wait before the next look.
+    async fn all_together(&self, together: &dyn HandleTogether) -> Result<Duration, StoreError> {
+        let (queue, acts, floor) = (self.queue, self.handler.acts(), self.at().floor);
+        let (started, asked) = (self.running.clock.monotonic(), together.keys_max());
+        let count = Mutex::new(0);
+        let tried = &count;
+        let handled = self.running.store.tx(OP_TOGETHER, |tx| {
+            Box::pin(async move {
+                let mut floor = floor;
+                let taken = work::take(tx, queue, &mut floor, asked, acts).await?;
+                *tried.lock().expect("no holder of this lock panics") = taken.keys.len();
+                if !taken.keys.is_empty() {
+                    for (key, pause) in together.handle_all(tx, &taken.keys).await? {
+                        work::enqueue(tx, queue, &key, pause).await?;
+                    }
+                }
+                Ok::<_, Fault>((taken, floor))
+            })
+        });
+        let handled = AssertUnwindSafe(handled).catch_unwind().await;
+        let keys = *count.lock().expect("no holder of this lock panics");
+        let took = self.running.clock.monotonic().saturating_sub(started);
+        let why = match handled {
+            Ok(Ok((taken, floor))) => {
+                self.move_to(|at| {
+                    at.floor = floor;
+                    if taken.folded > 0 {
+                        at.later_from = Duration::ZERO;
+                    }
+                });
+                if keys > 0 {
+                    self.running.metrics.worked_together(queue.name(), "ok", keys, took);
+                }
+                let more = taken.seen == asked || taken.folded > 0;
+                return Ok(if more { Duration::ZERO } else { held_pause(&taken) });
+            }
+            Ok(Err(Fault::Store(err))) if says_nothing_of_keys(&err) => return Err(err),
+            Ok(Err(fault)) => kit::chain(&fault),
+            Err(_) => "it panicked".to_owned(),
+        };
+        if keys == 0 {
+            let err = StoreError::decode("work_take", format!("taking work failed: {why}"));
+            return Err(err);
+        }
+        self.running.metrics.worked_together(queue.name(), "failed", keys, took);
+        tracing::warn!(queue = queue.name(), keys, err = why, "work failed together and is done one by one");
+        self.move_to(|at| at.careful = u32::try_from(keys).unwrap_or(u32::MAX));
+        Ok(Duration::ZERO)
     }
 
     fn start(&self, item: Claimed, permit: OwnedSemaphorePermit) {
         let (running, handler, freed) = (self.running.clone(), self.handler.clone(), self.freed.clone());
+        let ended = self.ended.clone();
         self.running.supervisor.spawn(ITEM, move |_| async move {
-            let done = run_item(&running, &*handler, &item).await;
+            if let Some(outcome) = run_claimed(&running, &*handler, &item).await {
+                ended.lock().expect("no holder of this lock panics").push((item, outcome));
+            }
             drop(permit);
             freed.wake();
-            done
+            Ok::<(), Infallible>(())
         });
     }
 }
 
-/// Runs the handler on one key and settles it. Keeps the claim meanwhile; a claim that was lost ends the run.
-pub(super) async fn run_item(
-    running: &Running,
-    handler: &dyn QueueHandler,
-    item: &Claimed,
-) -> Result<(), StoreError> {
-    let started = running.clock.monotonic();
-    let handled = AssertUnwindSafe(handler.handle(&item.key)).catch_unwind();
-    // Either side may be dropped at any await: the handler's transactions roll back, a renewal is repeated.
-    let handled = match futures::future::select(handled, Box::pin(keep_claim(running, item))).await {
-        futures::future::Either::Left((handled, _)) => handled,
-        futures::future::Either::Right(((), _)) => {
-            tracing::warn!(queue = item.queue.name(), key = item.key, "claim was lost during the pass");
-            running.metrics.worked(
-                item.queue.name(),
-                "lost",
-                running.clock.monotonic().saturating_sub(started),
-            );
-            return Ok(());
-        }
-    };
-    let (outcome, err) = match handled {
-        Ok(Ok(again)) => (Outcome::Done(again), None),
-        Ok(Err(fault)) => (Outcome::Failed(told(&fault)), Some(told(&fault))),
-        Err(_) => (Outcome::Failed("it panicked".to_owned()), Some("it panicked".to_owned())),
-    };
-    let took = running.clock.monotonic().saturating_sub(started);
-    running.metrics.worked(item.queue.name(), if err.is_some() { "failed" } else { "ok" }, took);
-    if let Some(err) = err {
-        let (queue, key, attempt) = (item.queue.name(), &item.key, item.attempts + 1);
-        tracing::warn!(queue, key, attempt, err, "work failed");
-    }
-    settle(running, item, &outcome).await
+struct Looked {
+    claimed: Vec<Claimed>,
+    pause: Duration,
 }
 
-enum Outcome {
-    /// Well, and to be looked at again after this long.
-    Done(Option<Duration>),
-    Failed(String),
+fn held_pause(taken: &Taken) -> Duration {
+    if taken.held > 0 { HELD_PAUSE } else { LOOK_EVERY }
 }
 
-/// A refusal's text is for the caller of an API; here it is the reason of a failed pass.
-fn told(fault: &Fault) -> String {
-    match fault {
-        Fault::Refused(error) => format!("{}: {}", error.code.name(), error.message),
-        Fault::Store(_) | Fault::Internal { .. } => kit::chain(fault),
-    }
-}
-
-/// Returns when the claim is lost.
-async fn keep_claim(running: &Running, item: &Claimed) {
-    loop {
-        running.clock.sleep(CLAIM_KEPT_EVERY).await;
-        let kept = running
-            .store
-            .tx(OP_EXTEND, |tx| Box::pin(async move { work::extend(tx, item, CLAIM_FOR).await }));
-        match kept.await {
-            Ok(true) => {}
-            Ok(false) => return,
-            // The claim may lapse meanwhile; then settling finds it lost.
-            Err(err) => {
-                let err = kit::chain(&err);
-                tracing::warn!(queue = item.queue.name(), key = item.key, err, "failed to keep a claim");
-            }
-        }
-    }
-}
-
-async fn settle(running: &Running, item: &Claimed, outcome: &Outcome) -> Result<(), StoreError> {
-    let pause = work::backoff(item.attempts, &*running.rng);
-    let parked = running
-        .store
-        .tx(OP_SETTLE, |tx| {
-            Box::pin(async move {
-                let lost = match outcome {
-                    Outcome::Done(None) => work::complete(tx, item).await? == Completion::Lost,
-                    Outcome::Done(Some(again)) => {
-                        work::reschedule(tx, item, *again).await? == Completion::Lost
-                    }
-                    Outcome::Failed(err) => match work::fail(tx, item, err, pause).await? {
-                        Failure::Parked => return Ok(true),
-                        Failure::Retry => false,
-                        Failure::Lost => true,
-                    },
-                };
-                if lost {
-                    tracing::info!(queue = item.queue.name(), key = item.key, "work was taken over");
-                }
-                Ok::<_, StoreError>(false)
-            })
-        })
-        .await?;
-    if parked {
-        tracing::error!(queue = item.queue.name(), key = item.key, "work failed too often and was parked");
-    }
-    Ok(())
+/// The database's trouble, or an outcome that is not known: the same keys may do well at the next look.
+fn says_nothing_of_keys(err: &StoreError) -> bool {
+    err.retryable() || *err.kind() == ErrorKind::CommitUnknown
 }

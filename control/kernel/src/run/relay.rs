@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kit::TaskKind;
 use store::StoreError;
-use store::outbox::{self, Relayed};
+use store::outbox::{self, Relay, Relayed};
 
 use super::Running;
 use super::passes::Held;
@@ -30,9 +30,10 @@ pub fn run_relay(running: &Running) {
 
 async fn repeat(running: &Running, held: &mut Held) {
     let mut signal = running.signals.of(outbox::OUTBOX_CHANNEL);
+    let mut relay = Relay::default();
     loop {
         signal.borrow_and_update();
-        if let Err(err) = pass(running, held).await {
+        if let Err(err) = pass(running, held, &mut relay).await {
             tracing::warn!(err = kit::chain(&err), "failed to relay events");
         }
         let period = running.clock.sleep(running.jittered(LOOK_EVERY));
@@ -44,16 +45,20 @@ async fn repeat(running: &Running, held: &mut Held) {
     }
 }
 
-pub(super) async fn pass(running: &Running, held: &mut Held) -> Result<(), StoreError> {
+pub(super) async fn pass(running: &Running, held: &mut Held, relay: &mut Relay) -> Result<(), StoreError> {
     loop {
         if !held.hold().await? {
+            relay.forget();
             return Ok(());
         }
         let lease = held.lease().expect("it was just taken");
-        match outbox::relay_pass(&running.store, lease, BATCH).await? {
+        match relay.pass(&running.store, lease, BATCH).await? {
             Relayed::Moved(moved) if moved < BATCH as usize => return Ok(()),
             Relayed::Moved(_) => {}
-            Relayed::NotHolder => return Ok(()),
+            Relayed::NotHolder => {
+                held.lose();
+                return Ok(());
+            }
         }
     }
 }

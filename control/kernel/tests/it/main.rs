@@ -4,4 +4,5 @@
 mod calls;
 mod passes;
 mod queues;
+mod together;
 mod world;

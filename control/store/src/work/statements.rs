@@ -1,20 +1,34 @@
-//! The statements of the work queue. Everything is durable; there is no order but `run_at`, then `key`.
+//! The statements of the work queue. Everything is durable. Wake-ups are in the order of their transactions, then `key`;
+//! the rest by `run_at`, then `key`.
+//!
+//! Whoever takes a key or makes it running holds the advisory lock of queue and key until its commit: see `work_take` in the
+//! migrations.
 
 use crate::{Sql, sql};
 
+pub(super) const WAKE: Sql =
+    sql("work_wake", "INSERT INTO work_wakes (queue, key) SELECT * FROM unnest($1::text[], $2::text[])");
+pub(super) const TAKE: Sql = sql(
+    "work_take",
+    "SELECT keys, seen, held, folded, first, settled, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS server
+     FROM work_take($1, $2, $3, $4)",
+);
+/// A key that is not running may have become ready for later since it was taken.
+pub(super) const START: Sql = sql(
+    "work_start",
+    "INSERT INTO work (queue, key, state, run_at, attempts_max, claim, claimed_by, claim_expires_at)
+     SELECT $1, key, 'running', 'infinity', $3, 1, $4, compute_now() + $5::bigint * interval '1 millisecond'
+     FROM unnest($2::text[]) AS key ORDER BY key
+     ON CONFLICT ON CONSTRAINT work_queue_key_key DO UPDATE SET
+       state = 'running', run_at = 'infinity', claim = work.claim + 1, claimed_by = excluded.claimed_by,
+       claim_expires_at = excluded.claim_expires_at
+     WHERE work.state = 'ready'
+     RETURNING work_id, key, attempts, version, claim",
+);
 pub(super) const ENQUEUE: Sql = sql(
     "work_enqueue",
-    "INSERT INTO work (queue, key, payload, run_at, attempts_max)
-     VALUES ($1, $2, $3, compute_now() + $4::bigint * interval '1 millisecond', $5)
-     ON CONFLICT ON CONSTRAINT work_queue_key_key DO UPDATE SET
-       payload = excluded.payload, attempts_max = excluded.attempts_max, version = work.version + 1,
-       run_at = least(work.run_at, excluded.run_at)
-     RETURNING state, version = 1 AS fresh",
-);
-pub(super) const ENQUEUE_ALL: Sql = sql(
-    "work_enqueue_all",
     "INSERT INTO work (queue, key, run_at, attempts_max)
-     SELECT $1, key, compute_now(), $3 FROM (SELECT DISTINCT key FROM unnest($2::text[]) AS key ORDER BY key) AS keys
+     VALUES ($1, $2, compute_now() + $3::bigint * interval '1 millisecond', $4)
      ON CONFLICT ON CONSTRAINT work_queue_key_key DO UPDATE SET
        attempts_max = excluded.attempts_max, version = work.version + 1,
        run_at = least(work.run_at, excluded.run_at)",
@@ -34,16 +48,18 @@ pub(super) const RECLAIM: Sql = sql(
 /// While it runs, `run_at` collects the earliest wake-up.
 pub(super) const CLAIM: Sql = sql(
     "work_claim",
-    "WITH picked AS MATERIALIZED (
-       SELECT work_id, run_at FROM work WHERE queue = $1 AND state = 'ready' AND run_at <= compute_now()
+    "WITH due AS MATERIALIZED (
+       SELECT work_id, run_at, key FROM work WHERE queue = $1 AND state = 'ready' AND run_at <= compute_now()
        ORDER BY run_at, key LIMIT $2 FOR UPDATE SKIP LOCKED
+     ), picked AS MATERIALIZED (
+       SELECT work_id, run_at FROM due WHERE pg_try_advisory_xact_lock(hashtextextended($1 || ':' || key, 0))
      ), claimed AS (
        UPDATE work SET state = 'running', claim = claim + 1, claimed_by = $3, run_at = 'infinity',
          claim_expires_at = compute_now() + $4::bigint * interval '1 millisecond'
        FROM picked WHERE work.work_id = picked.work_id
-       RETURNING work.work_id, key, payload, attempts, version, claim, picked.run_at AS due
+       RETURNING work.work_id, key, attempts, version, claim, picked.run_at AS due
      )
-     SELECT work_id, key, payload, attempts, version, claim FROM claimed ORDER BY due, key",
+     SELECT work_id, key, attempts, version, claim FROM claimed ORDER BY due, key",
 );
 pub(super) const EXTEND: Sql = sql(
     "work_extend",
@@ -52,7 +68,12 @@ pub(super) const EXTEND: Sql = sql(
 );
 pub(super) const COMPLETE: Sql = sql(
     "work_complete",
-    "DELETE FROM work WHERE work_id = $1 AND claim = $2 AND state = 'running' AND version = $3",
+    "WITH done AS MATERIALIZED (
+       SELECT w.work_id FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS d (work_id, claim, version)
+       JOIN work w ON w.work_id = d.work_id AND w.claim = d.claim AND w.version = d.version AND w.state = 'running'
+       ORDER BY w.key FOR UPDATE OF w
+     )
+     DELETE FROM work w USING done d WHERE w.work_id = d.work_id RETURNING w.work_id",
 );
 /// Without a delay the key was woken, so `run_at` is finite.
 pub(super) const AGAIN: Sql = sql(
@@ -72,13 +93,14 @@ pub(super) const FAIL: Sql = sql(
 );
 pub(super) const NEXT_DUE: Sql = sql(
     "work_next_due",
-    "SELECT least(
+    "SELECT greatest(0, ceil(extract(epoch FROM least(
        (SELECT min(run_at) FROM work WHERE queue = $1 AND state = 'ready'),
-       (SELECT min(claim_expires_at) FROM work WHERE queue = $1 AND state = 'running')) AS due",
+       (SELECT min(claim_expires_at) FROM work WHERE queue = $1 AND state = 'running')) - compute_now()) * 1000))::bigint
+       AS wait_ms",
 );
 pub(super) const LIST_PARKED: Sql = sql(
     "work_list_parked",
-    "SELECT work_id, queue, key, payload, attempts, last_error, parked_at FROM work
+    "SELECT work_id, queue, key, attempts, last_error, parked_at FROM work
      WHERE state = 'parked' AND ($1::text IS NULL OR queue = $1) ORDER BY parked_at, work_id LIMIT $2",
 );
 pub(super) const REQUEUE: Sql = sql(
@@ -87,5 +109,18 @@ pub(super) const REQUEUE: Sql = sql(
      WHERE work_id = $1 AND state = 'parked'",
 );
 
-pub(crate) const STATEMENTS: &[Sql] =
-    &[ENQUEUE, ENQUEUE_ALL, RECLAIM, CLAIM, EXTEND, COMPLETE, AGAIN, FAIL, NEXT_DUE, LIST_PARKED, REQUEUE];
+pub(crate) const STATEMENTS: &[Sql] = &[
+    WAKE,
+    TAKE,
+    START,
+    ENQUEUE,
+    RECLAIM,
+    CLAIM,
+    EXTEND,
+    COMPLETE,
+    AGAIN,
+    FAIL,
+    NEXT_DUE,
+    LIST_PARKED,
+    REQUEUE,
+];

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::{Clocked, OP, in_tx};
 
-fn event(subject: &str, tenant_id: Option<TenantId>) -> Event<'static> {
+fn event(subject: &str, tenant_id: Option<TenantId>) -> Event {
     let rng: &dyn Rng = &kit::OsRng;
     let id: EventId = rng.id(Timestamp::from_millis(1));
     Event { id, kind: "instance.started", subject: subject.to_owned(), tenant_id, data: json!({ "n": 1 }) }
