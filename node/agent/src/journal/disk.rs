@@ -4,6 +4,7 @@
 //! tries once more: writes are absolute, so it does not matter whether the failed one had reached the disk.
 
 mod capped;
+mod group;
 mod tables;
 
 use std::fs::OpenOptions;
@@ -18,6 +19,7 @@ use model::{CommandId, JournalId, Timestamp};
 use redb::{Builder, Database, ReadableDatabase, StorageBackend};
 
 use capped::CappedFile;
+use group::Queue;
 use tables::{ENTRIES, EVENTS, SPEC, apply, failed, initialise, load, stored_id};
 
 use super::record;
@@ -43,6 +45,7 @@ struct Shared {
     opener: Opener,
     /// `None` between a failed commit and the next successful opening.
     database: Mutex<Option<Database>>,
+    queue: Arc<Queue>,
 }
 
 impl RedbJournal {
@@ -72,17 +75,13 @@ impl RedbJournal {
 
     fn open_with(path: &Path, opener: Opener, rng: &dyn Rng, now: Timestamp) -> Result<Self, JournalError> {
         match Self::try_open(&opener, rng, now) {
-            Ok((id, database)) => {
-                let shared = Shared { path: path.to_owned(), opener, database: Mutex::new(Some(database)) };
-                Ok(Self { id, shared: Arc::new(shared) })
-            }
+            Ok((id, database)) => Ok(Self { id, shared: Arc::new(Shared::new(path, opener, database)) }),
             Err(Unopened::Corrupt(reason)) => {
                 let aside = move_aside(path)?;
                 tracing::error!(?path, ?aside, reason, "journal is corrupt, starting a new one");
                 let (id, database) = Self::try_open(&opener, rng, now)
                     .map_err(|err| JournalError::Open { path: path.to_owned(), source: err.into_source() })?;
-                let shared = Shared { path: path.to_owned(), opener, database: Mutex::new(Some(database)) };
-                Ok(Self { id, shared: Arc::new(shared) })
+                Ok(Self { id, shared: Arc::new(Shared::new(path, opener, database)) })
             }
             Err(err @ Unopened::Io(_)) => {
                 Err(JournalError::Open { path: path.to_owned(), source: err.into_source() })
@@ -182,6 +181,11 @@ fn move_aside(path: &Path) -> Result<PathBuf, JournalError> {
 }
 
 impl Shared {
+    fn new(path: &Path, opener: Opener, database: Database) -> Self {
+        let database = Mutex::new(Some(database));
+        Self { path: path.to_owned(), opener, database, queue: Arc::default() }
+    }
+
     fn database(&self) -> MutexGuard<'_, Option<Database>> {
         self.database.lock().expect("no holder of this lock panics")
     }
@@ -238,11 +242,14 @@ impl JournalStore for RedbJournal {
     }
 
     fn commit(&self, writes: Vec<Write>) -> BoxFuture<'_, Result<(), JournalError>> {
-        let shared = self.shared.clone();
         Box::pin(async move {
-            // The fsync takes up to some tens of milliseconds: not on a thread that other nodes' sessions share.
-            let committed = tokio::task::spawn_blocking(move || shared.commit(&writes)).await;
-            committed.unwrap_or_else(|err| Err(JournalError::Io { doing: "write", source: Box::new(err) }))
+            let (answer, service) = self.shared.queue.add(writes);
+            if let Some(service) = service {
+                let shared = self.shared.clone();
+                // The fsync takes up to some tens of milliseconds: not on a thread that other nodes' sessions share.
+                tokio::task::spawn_blocking(move || service.run(|writes| shared.commit(writes)));
+            }
+            answer.await.unwrap_or_else(|err| Err(JournalError::Io { doing: "write", source: Box::new(err) }))
         })
     }
 

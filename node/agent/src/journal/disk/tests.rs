@@ -230,6 +230,121 @@ fn a_disk_that_stays_broken_is_an_error_and_what_was_committed_stays() {
     assert_eq!(journal.load().unwrap().marks.generation, 3);
 }
 
+/// A journal whose fsyncs are counted, and wait at the gate while it is shut.
+fn counted(path: &Path, gate: &Arc<Mutex<()>>) -> (RedbJournal, Arc<AtomicU32>) {
+    let syncs = Arc::new(AtomicU32::new(0));
+    let opener: Opener = Box::new({
+        let (syncs, gate, path) = (syncs.clone(), gate.clone(), path.to_owned());
+        move || {
+            let file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+            let file = CappedFile::new(file, FILE_BYTES_MAX).unwrap();
+            open_database(Gated { file, syncs: syncs.clone(), gate: gate.clone() })
+        }
+    });
+    (RedbJournal::open_with(path, opener, &SeededRng::new(1), at(0)).unwrap(), syncs)
+}
+
+#[derive(Debug)]
+struct Gated {
+    file: CappedFile,
+    syncs: Arc<AtomicU32>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl StorageBackend for Gated {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        drop(self.gate.lock().unwrap());
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.file.close()
+    }
+}
+
+fn accepted(n: u128) -> Vec<Write> {
+    let kind = "inventory.refresh".to_owned();
+    let entry = Entry {
+        command_id: command_id(n),
+        kind,
+        incarnation: incarnation(1),
+        at: at(0),
+        stage: Stage::Accepted,
+    };
+    vec![Write::Entry(entry)]
+}
+
+#[test]
+fn commits_that_wait_for_one_another_share_the_next_fsync() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Mutex::new(()));
+    let (journal, syncs) = counted(&dir.path().join("journal.db"), &gate);
+    let before = syncs.load(Ordering::SeqCst);
+    let shut = gate.lock().unwrap();
+    let mut commits: Vec<_> = (0..64).map(|n| journal.commit(accepted(n))).collect();
+    let runtime = runtime();
+    // Each is polled once, so that all of them wait before the first fsync can end.
+    runtime.block_on(async {
+        for commit in &mut commits {
+            assert!(futures::poll!(commit).is_pending());
+        }
+    });
+    drop(shut);
+    let results = runtime.block_on(futures::future::join_all(commits));
+    assert!(results.iter().all(Result::is_ok));
+    let taken = syncs.load(Ordering::SeqCst) - before;
+    assert!((1..=2).contains(&taken), "{taken} fsyncs for 64 commits");
+    assert_eq!(journal.load().unwrap().entries.len(), 64);
+}
+
+#[test]
+fn in_a_group_a_commit_that_cannot_be_written_fails_alone() {
+    let queue: Arc<group::Queue> = Arc::default();
+    let (first, service) = queue.add(accepted(1));
+    let (second, none) = queue.add(marks(2));
+    let (third, _) = queue.add(accepted(3));
+    assert!(none.is_none(), "one serves for all");
+    let written = Mutex::new(Vec::new());
+    service.unwrap().run(|writes| {
+        if writes.iter().any(|write| matches!(write, Write::Marks(_))) {
+            return Err(JournalError::Corrupt { what: "test" });
+        }
+        written.lock().unwrap().extend(writes.to_vec());
+        Ok(())
+    });
+    let heard = [first, second, third].map(|answer| answer.blocking_recv().unwrap().is_ok());
+    assert_eq!(heard, [true, false, true]);
+    assert_eq!(written.into_inner().unwrap(), [accepted(1), accepted(3)].concat());
+    assert!(queue.add(accepted(4)).1.is_some(), "the next one is served anew");
+}
+
+#[test]
+fn a_service_that_never_runs_leaves_nobody_waiting() {
+    let queue: Arc<group::Queue> = Arc::default();
+    let (answer, service) = queue.add(marks(1));
+    drop(service);
+    assert!(answer.blocking_recv().is_err());
+    assert!(queue.add(marks(2)).1.is_some());
+}
+
 /// The index's count must keep the file under its cap, whatever redb does with pages.
 #[test]
 fn a_journal_filled_to_its_limit_stays_under_the_size_of_its_file() {
