@@ -181,6 +181,7 @@ async fn run_on(
             record_dir: folder.path.clone(),
             api: ServerConfig::new(args.listen),
             limits: kernel::CallLimits::default(),
+            ops: None,
             gateway_listen: SocketAddr::new(args.listen.ip(), gateway_port),
             gateway_url: None,
             clock: clock.clone(),

@@ -18,7 +18,7 @@ use ledger::Ledger;
 use model::GatewayId;
 use pki::tls::TlsClock;
 use pki::{NodeTrust, OsEntropy};
-use server::{Server, ServerConfig};
+use server::{OpsConfig, Server, ServerConfig, Vitals, serve_ops};
 use store::restore::{self, RestoreVerdict};
 use store::{Store, StoreConfig};
 use tokio::net::TcpListener;
@@ -61,6 +61,8 @@ pub struct PlaneConfig {
     pub record_dir: PathBuf,
     pub api: ServerConfig,
     pub limits: CallLimits,
+    /// Health and metrics beside the API, or without one.
+    pub ops: Option<OpsConfig>,
     pub gateway_listen: SocketAddr,
     /// What machines dial; made from the address it listens on when absent.
     pub gateway_url: Option<String>,
@@ -72,6 +74,7 @@ pub struct PlaneConfig {
 pub struct Plane {
     pub api: Option<String>,
     pub gateway: Option<SocketAddr>,
+    pub ops: Option<SocketAddr>,
 }
 
 /// Starts the roles under `supervisor`, and returns when they take work.
@@ -91,16 +94,19 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         true => Some(start_gateway(&config, metrics.clone(), supervisor).await?),
         false => None,
     };
+    let (gateway, address) = gateway.unzip();
     let gateway_url =
-        config.gateway_url.clone().or_else(|| gateway.map(|address| format!("https://{address}")));
+        config.gateway_url.clone().or_else(|| address.map(|address| format!("https://{address}")));
+    let running =
+        Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
+    let parts = parts(serving.as_ref().map(|(_, fleet)| fleet), gateway, metrics, &config.clock);
     let Some((capacity, fleet)) = serving else {
-        return Ok(Plane { api: None, gateway });
+        let ops = serve_vitals(&config, Vitals::new(&running, &parts), &running).await?;
+        return Ok(Plane { api: None, gateway: address, ops });
     };
     let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
     let join = if config.roles.api { join_facts(&config.keys, gateway_url.as_deref())? } else { None };
     let ledger = Ledger::with_join(store.clone(), config.rng.clone(), join);
-    let running =
-        Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
     let methods = vec![
         iam::module(&iam),
         ledger::module(&ledger),
@@ -117,8 +123,8 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         run_relay(&running);
     }
     capacity.start(&running);
-    let api = match config.roles.api {
-        false => None,
+    let (api, vitals) = match config.roles.api {
+        false => (None, Vitals::new(&running, &parts)),
         true => {
             let pipeline = Pipeline::new(
                 &methods,
@@ -130,12 +136,25 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
                 config.limits,
             )?;
             let mut api = config.api.clone();
-            api.parts = parts(&fleet, metrics, config.clock.clone());
+            api.parts = parts;
             api.discovery = discovery(&config.keys, gateway_url.as_deref())?;
-            Some(Server::start(api, Arc::new(pipeline), running).await?.url())
+            let server = Server::start(api, Arc::new(pipeline), running.clone()).await?;
+            (Some(server.url()), server.vitals())
         }
     };
-    Ok(Plane { api, gateway })
+    let ops = serve_vitals(&config, vitals, &running).await?;
+    Ok(Plane { api, gateway: address, ops })
+}
+
+async fn serve_vitals(
+    config: &PlaneConfig,
+    vitals: Arc<Vitals>,
+    running: &Running,
+) -> anyhow::Result<Option<SocketAddr>> {
+    Ok(match config.ops.clone() {
+        Some(ops) => Some(serve_ops(ops, vitals, running).await.context("ops.listen")?),
+        None => None,
+    })
 }
 
 /// A connection for the gateway's half: under its narrow role, and with every stalled transaction ended by the server well before the
@@ -164,7 +183,7 @@ async fn start_gateway(
     config: &PlaneConfig,
     metrics: gateway::Metrics,
     supervisor: &Supervisor,
-) -> anyhow::Result<SocketAddr> {
+) -> anyhow::Result<(Gateway, SocketAddr)> {
     let delivery = PgDelivery::new(config.gateway_store.clone(), config.clock.clone(), config.rng.clone());
     let listener = TcpListener::bind(config.gateway_listen)
         .await
@@ -193,11 +212,12 @@ async fn start_gateway(
         supervisor: supervisor.clone(),
         metrics,
     });
+    let serving = gateway.clone();
     supervisor.spawn(GATEWAY, move |stop| async move {
-        gateway.run(listener, stop).await;
+        serving.run(listener, stop).await;
         Ok::<(), Infallible>(())
     });
-    Ok(address)
+    Ok((gateway, address))
 }
 
 /// What `system.info` tells whoever installs a machine.
@@ -215,12 +235,24 @@ fn join_facts(keys: &KeyFolder, gateway_url: Option<&str>) -> anyhow::Result<Opt
 }
 
 /// What `/metrics` and `/readyz` say for the rest of the process.
-fn parts(fleet: &Fleet, metrics: gateway::Metrics, clock: Arc<dyn Clock>) -> server::Parts {
-    let fleet = fleet.clone();
-    server::Parts {
-        metrics: vec![Arc::new(move |registry| metrics.register(registry))],
-        ready: vec![Arc::new(move || fleet.signing_problem(clock.now()))],
+fn parts(
+    fleet: Option<&Fleet>,
+    gateway: Option<Gateway>,
+    metrics: gateway::Metrics,
+    clock: &Arc<dyn Clock>,
+) -> server::Parts {
+    let mut parts = server::Parts::default();
+    if let Some(fleet) = fleet.cloned() {
+        let clock = clock.clone();
+        parts.ready.push(Arc::new(move || fleet.signing_problem(clock.now())));
     }
+    if let Some(gateway) = gateway {
+        parts.metrics.push(Arc::new(move |registry| metrics.register(registry)));
+        parts.ready.push(Arc::new(move || {
+            (!gateway.is_serving()).then(|| "the gateway holds no lease and takes no sessions".to_owned())
+        }));
+    }
+    parts
 }
 
 /// What a machine reads before it joins. Its pins are checked against those it was given by another way.

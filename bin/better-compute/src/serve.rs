@@ -134,6 +134,7 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
             record_dir: config.data_dir()?,
             api: config.api()?,
             limits: config.limits(),
+            ops: config.ops()?,
             gateway_listen: config.gateway_listen(),
             gateway_url: config.gateway_url(),
             clock,
@@ -142,7 +143,8 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
         &supervisor,
     )
     .await?;
-    tracing::info!(api = plane.api, gateway = plane.gateway.map(|address| address.to_string()), "serving");
+    let text = |address: Option<std::net::SocketAddr>| address.map(|address| address.to_string());
+    tracing::info!(api = plane.api, gateway = text(plane.gateway), ops = text(plane.ops), "serving");
     // Both arms are cancel-safe: the signal stays pending, the token stays cancelled.
     tokio::select! {
         name = kit::signal::stop_signal() => tracing::info!(signal = name?, "stopping"),

@@ -12,11 +12,13 @@ mod answer;
 mod bodies;
 mod health;
 mod metrics;
+mod ops;
 mod routes;
 mod serve;
 mod stream;
 mod tail;
 mod tls;
+mod vitals;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -30,8 +32,10 @@ use prometheus_client::registry::Registry;
 use serde_json::Value;
 
 pub use address::{Cidr, CidrError};
+pub use ops::{OpsConfig, serve_ops};
 pub use serve::{Server, ServerError};
 pub use tls::{TlsError, TlsFiles};
+pub use vitals::Vitals;
 
 /// Adds the metrics of another part of the process to what `/metrics` shows.
 pub type RegisterMetrics = Arc<dyn Fn(&mut Registry) + Send + Sync>;
@@ -105,8 +109,7 @@ struct Shared {
     running: Running,
     reader: EventReader,
     tail: tail::Tail,
-    health: health::Health,
-    metrics: metrics::Metrics,
+    vitals: Arc<Vitals>,
     config: ServerConfig,
     openapi: bytes::Bytes,
     discovery: bytes::Bytes,

@@ -44,27 +44,37 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(running: &Running, others: &crate::Parts) -> Self {
+    /// Of a process that takes no calls.
+    pub(crate) fn without_api(running: &Running, others: &crate::Parts) -> Self {
         let mut registry = Registry::with_prefix("better_compute");
         for register in &others.metrics {
             register(&mut registry);
         }
         running.store.register_metrics(&mut registry);
         running.register_metrics(&mut registry);
-        let calls = Family::<MethodCode, Counter>::default();
-        let call_seconds = Family::<Method, Histogram, Buckets>::new_with_constructor(Buckets);
-        let (connections, streams, streams_cut) = (Gauge::default(), Gauge::default(), Counter::default());
-        let api = registry.sub_registry_with_prefix("api");
-        api.register("calls", "Calls by method and outcome", calls.clone());
-        api.register("call_seconds", "Time of a call, its wait included", call_seconds.clone());
-        api.register("connections", "Open connections", connections.clone());
-        api.register("event_streams", "Open event streams", streams.clone());
+        Self {
+            registry,
+            calls: Family::default(),
+            call_seconds: Family::new_with_constructor(Buckets),
+            connections: Gauge::default(),
+            streams: Gauge::default(),
+            streams_cut: Counter::default(),
+        }
+    }
+
+    pub(crate) fn new(running: &Running, others: &crate::Parts) -> Self {
+        let mut metrics = Self::without_api(running, others);
+        let api = metrics.registry.sub_registry_with_prefix("api");
+        api.register("calls", "Calls by method and outcome", metrics.calls.clone());
+        api.register("call_seconds", "Time of a call, its wait included", metrics.call_seconds.clone());
+        api.register("connections", "Open connections", metrics.connections.clone());
+        api.register("event_streams", "Open event streams", metrics.streams.clone());
         api.register(
             "event_streams_cut",
             "Event streams ended because the client was slow",
-            streams_cut.clone(),
+            metrics.streams_cut.clone(),
         );
-        Self { registry, calls, call_seconds, connections, streams, streams_cut }
+        metrics
     }
 
     pub(crate) fn called(&self, answer: &Answer) {

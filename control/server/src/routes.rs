@@ -17,13 +17,13 @@ use kernel::pipeline::{BODY_BYTES_MAX, Opened, too_large};
 use kernel::{Answer, ApiError};
 use kit::TaskKind;
 use model::{ErrorCode, RequestId};
-use serde_json::json;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 use zeroize::Zeroizing;
 
-use crate::answer::{REQUEST_ID, json, plain, refuse, refuse_as, respond};
+use crate::answer::{REQUEST_ID, json, refuse, refuse_as, respond};
 use crate::bodies::Room;
+use crate::vitals::{healthy, may_read};
 use crate::{Shared, address, stream};
 
 const CALL: TaskKind = TaskKind::isolated("api_call");
@@ -39,7 +39,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(api::events::STREAM_PATH, get(stream::handle))
         .route("/api/compute/{group}/{method}", post(call).fallback(wrong_method))
-        .route("/healthz", get(|| async { plain(StatusCode::OK, "text/plain; charset=utf-8", "ok\n") }))
+        .route("/healthz", get(|| async { healthy() }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
@@ -91,7 +91,7 @@ async fn call(
                 Ok((opened, body, room)) => {
                     let answer = serving.pipeline.finish(opened, body, serving.config.deadline).await;
                     drop(room);
-                    serving.metrics.called(&answer);
+                    serving.vitals.metrics.called(&answer);
                     respond(answer)
                 }
                 Err(response) => *response,
@@ -123,7 +123,7 @@ async fn open(
 ) -> Result<(Opened, Bytes, Option<Room>), Box<Response>> {
     let request_id = origin.request_id;
     let refused = |answer: Answer| {
-        shared.metrics.called(&answer);
+        shared.vitals.metrics.called(&answer);
         Box::new(respond(answer))
     };
     let refused_as = |(status, error)| Box::new(refuse_as(status, request_id, error));
@@ -240,10 +240,7 @@ async fn unknown(
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.health.ready().await {
-        Ok(()) => plain(StatusCode::OK, "text/plain; charset=utf-8", "ready\n"),
-        Err(why) => json(StatusCode::SERVICE_UNAVAILABLE, json!({"ready": false, "reason": why}).to_string()),
-    }
+    shared.vitals.readyz().await
 }
 
 async fn metrics(
@@ -252,17 +249,14 @@ async fn metrics(
     headers: HeaderMap,
 ) -> Response {
     let origin = origin(&shared, peer, &headers);
-    let allowed = origin.source_ip.is_loopback()
-        || shared.config.metrics_from.iter().any(|block| block.contains(origin.source_ip));
-    if !allowed {
+    if !may_read(origin.source_ip, &shared.config.metrics_from) {
         // As if it were not there: who may not read it learns nothing.
         return refuse(
             origin.request_id,
             ApiError::new(ErrorCode::NotFound, "nothing is at /metrics for this address"),
         );
     }
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    plain(StatusCode::OK, content_type, shared.metrics.text())
+    shared.vitals.metrics()
 }
 
 async fn openapi(State(shared): State<Arc<Shared>>) -> Response {

@@ -23,7 +23,8 @@ use tower::ServiceExt;
 
 use crate::routes::{Peer, router};
 use crate::tls::{self, TlsError};
-use crate::{ServerConfig, Shared, health, metrics, stream, tail};
+use crate::vitals::Vitals;
+use crate::{ServerConfig, Shared, stream, tail};
 
 const ACCEPT: TaskKind = TaskKind::fatal("api_accept");
 const CONNECTION: TaskKind = TaskKind::isolated("api_connection");
@@ -44,7 +45,7 @@ const UNREAD_BYTES_MAX: usize = 64 * 1024;
 const H2_STREAM_WINDOW: u32 = 64 * 1024;
 const H2_CONNECTION_WINDOW: u32 = 256 * 1024;
 /// After a failed accept, usually for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -68,6 +69,7 @@ pub enum ServerError {
 pub struct Server {
     address: SocketAddr,
     tls: bool,
+    vitals: Arc<Vitals>,
 }
 
 impl Server {
@@ -90,17 +92,23 @@ impl Server {
         };
         let has_tls = tls.is_some();
         let shared = Arc::new(shared(config, pipeline, running).await?);
+        let vitals = shared.vitals.clone();
         let acceptor = Acceptor { router: router(shared.clone()), shared: shared.clone(), tls };
         shared.running.supervisor.spawn(ACCEPT, move |cancel| async move {
             acceptor.run(listener, cancel).await;
             Ok::<(), Infallible>(())
         });
-        Ok(Server { address, tls: has_tls })
+        Ok(Server { address, tls: has_tls, vitals })
     }
 
     /// Where it listens: of interest when the configured port was 0.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// For another listener that shows the same.
+    pub fn vitals(&self) -> Arc<Vitals> {
+        self.vitals.clone()
     }
 
     pub fn url(&self) -> String {
@@ -117,8 +125,7 @@ async fn shared(
     Ok(Shared {
         tail: tail::Tail::start(&reader, &running).await?,
         reader,
-        health: health::Health::new(running.store.clone(), running.clock.clone(), config.parts.ready.clone()),
-        metrics: metrics::Metrics::new(&running, &config.parts),
+        vitals: Vitals::of_api(&running, &config.parts),
         openapi: Bytes::from(api::openapi().to_string()),
         discovery: Bytes::from(config.discovery.to_string()),
         streams: stream::Streams::default(),
@@ -167,7 +174,7 @@ impl Acceptor {
         let shared = self.shared.clone();
         self.shared.running.supervisor.spawn(CONNECTION, move |cancel| async move {
             let _permit = permit;
-            shared.metrics.connections.inc();
+            shared.vitals.metrics.connections.inc();
             match tls {
                 None => http(socket, router, peer, cancel).await,
                 Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(socket)).await {
@@ -176,13 +183,13 @@ impl Acceptor {
                     Err(_) => tracing::debug!("TLS handshake took too long"),
                 },
             }
-            shared.metrics.connections.dec();
+            shared.vitals.metrics.connections.dec();
             Ok::<(), Infallible>(())
         });
     }
 }
 
-async fn http<S>(socket: S, router: Router, peer: Peer, cancel: CancellationToken)
+pub(crate) async fn http<S>(socket: S, router: Router, peer: Peer, cancel: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

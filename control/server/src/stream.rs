@@ -106,10 +106,10 @@ pub(crate) async fn handle(
     let (frames, receiver) = mpsc::channel(FRAMES_MAX);
     let stream = Stream { shared: shared.clone(), call, token, wanted, seq, frames, _permit: permit };
     shared.running.supervisor.spawn(STREAM, move |cancel| async move {
-        stream.shared.metrics.streams.inc();
+        stream.shared.vitals.metrics.streams.inc();
         let shared = stream.shared.clone();
         cancel.run_until_cancelled(stream.run()).await;
-        shared.metrics.streams.dec();
+        shared.vitals.metrics.streams.dec();
         Ok::<(), Infallible>(())
     });
     let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<Bytes, Infallible>));
@@ -264,7 +264,7 @@ impl Stream {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(Ended),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
-                self.shared.metrics.streams_cut.inc();
+                self.shared.vitals.metrics.streams_cut.inc();
                 tracing::info!(request_id = %self.call.request_id, "event stream cut: the client is slow");
                 Err(Ended)
             }

@@ -14,6 +14,7 @@ use kit::{OsRng, SystemClock};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::TestDb;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::program::{self, Done, Running};
@@ -64,10 +65,20 @@ pub struct Server {
     pub running: Running,
     pub api: Option<String>,
     pub gateway: Option<SocketAddr>,
+    pub ops: SocketAddr,
     pub log: PathBuf,
 }
 
 impl Server {
+    /// What its listener for health and metrics answers, headers and all.
+    pub async fn ops(&self, path: &str) -> anyhow::Result<String> {
+        let mut socket = tokio::net::TcpStream::connect(self.ops).await?;
+        socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -183,7 +194,8 @@ impl Cloud {
             text.push_str(&format!("gateway_url_file = {file:?}\n"));
         }
         text.push_str(&format!(
-            "[pki]\ndir = {:?}\n[api]\nlisten = \"127.0.0.1:0\"\n[gateway]\nlisten = \"{}\"\n",
+            "[pki]\ndir = {:?}\n[api]\nlisten = \"127.0.0.1:0\"\n[gateway]\nlisten = \"{}\"\n\
+             [ops]\nlisten = \"127.0.0.1:0\"\n",
             self.pki(),
             serve.gateway_listen
         ));
@@ -215,7 +227,8 @@ impl Cloud {
             Some(after.split_once('"')?.0.to_owned())
         };
         let gateway = field("gateway").map(|address| address.parse()).transpose()?;
-        Ok(Server { running, api: field("api"), gateway, log })
+        let ops = field("ops").context("it tells where its health is")?.parse()?;
+        Ok(Server { running, api: field("api"), gateway, ops, log })
     }
 
     /// The administrator's client.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use kernel::CallLimits;
 use serde::Deserialize;
-use server::ServerConfig;
+use server::{OpsConfig, ServerConfig};
 use store::{Secret, StoreConfig};
 
 use super::database;
@@ -29,6 +29,7 @@ pub struct ServeConfig {
     api: ApiTable,
     #[serde(default)]
     gateway: GatewayTable,
+    ops: Option<OpsTable>,
     #[serde(default)]
     log: LogTable,
 }
@@ -79,6 +80,17 @@ struct GatewayTable {
     listen: Option<SocketAddr>,
     /// What machines dial, like https://gw.example.com:8443.
     url: Option<String>,
+}
+
+/// `/healthz`, `/readyz` and `/metrics` by plain HTTP on an address of their own, in whatever roles the process has. A process
+/// with the API has them there too.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OpsTable {
+    listen: SocketAddr,
+    /// Networks that may read `/metrics`, beside this machine.
+    #[serde(default)]
+    metrics_from: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -162,6 +174,12 @@ impl ServeConfig {
         config.trusted_proxies = networks("api.trusted_proxies", &self.api.trusted_proxies)?;
         config.metrics_from = networks("api.metrics_from", &self.api.metrics_from)?;
         Ok(config)
+    }
+
+    pub fn ops(&self) -> anyhow::Result<Option<OpsConfig>> {
+        let Some(ops) = &self.ops else { return Ok(None) };
+        let metrics_from = networks("ops.metrics_from", &ops.metrics_from)?;
+        Ok(Some(OpsConfig { listen: ops.listen, metrics_from }))
     }
 
     pub fn gateway_listen(&self) -> SocketAddr {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests lie outside test functions.
 
 mod front;
+mod ops;
 mod streams;
 mod tls;
 mod world;

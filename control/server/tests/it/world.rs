@@ -104,7 +104,13 @@ impl World {
     }
 
     pub async fn get(&self, path: &str) -> Got {
-        self.send(self.request(Method::GET, path).body(Full::default()).expect("a request")).await
+        self.get_at(self.address(), path).await
+    }
+
+    /// Of another listener.
+    pub async fn get_at(&self, address: SocketAddr, path: &str) -> Got {
+        let request = Request::builder().uri(format!("http://{address}{path}"));
+        self.send(request.body(Full::default()).expect("a request")).await
     }
 
     /// A call with this token and body.
