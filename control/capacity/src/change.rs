@@ -127,7 +127,13 @@ pub(crate) async fn release(
     }
     call.about(format!("reservation/{id}"));
     let released = capacity.release_with_others(Releasing { call: call.clone(), id }).await?;
-    let Some(wait) = request.wait else { return Ok(view::reservation(&released)) };
+    let Some(wait) = request.wait else {
+        let reserved = match reserved.as_released(released) {
+            Some(reserved) => reserved,
+            None => capacity.reserved_or_not_found(id).await?,
+        };
+        return Ok(view::reservation(&reserved));
+    };
     let wait = Some(Duration::from_millis(wait.timeout_ms.get()));
     let reserved = capacity.settled(id, wait, |reserved| reserved.state.terminal()).await?;
     Ok(view::reservation(&reserved))

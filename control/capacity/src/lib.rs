@@ -62,7 +62,7 @@ use store::{Store, StoreError, Tx};
 
 use books::Books;
 pub use invariants::{Violation, invariants};
-use many::Batches;
+use many::{Batches, Readers};
 use owner::Owner;
 pub use reconcile::PLACE_QUEUE;
 
@@ -83,6 +83,7 @@ struct Inner {
     owner: Owner,
     /// Where calls are done together.
     batches: OnceLock<Batches>,
+    readers: OnceLock<Readers>,
 }
 
 impl Capacity {
@@ -99,7 +100,15 @@ impl Capacity {
     ) -> Self {
         let books = Books::new(store.clone(), clock.clone());
         let owner = Owner::new(&*rng, nodes_min);
-        Self(Arc::new(Inner { store, clock, rng, books, owner, batches: OnceLock::new() }))
+        Self(Arc::new(Inner {
+            store,
+            clock,
+            rng,
+            books,
+            owner,
+            batches: OnceLock::new(),
+            readers: OnceLock::new(),
+        }))
     }
 
     pub(crate) fn store(&self) -> &Store {

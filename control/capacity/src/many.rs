@@ -12,12 +12,15 @@
 
 mod admit;
 mod book;
+mod read;
 mod release;
 mod reports;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use futures::FutureExt;
+use kernel::BoxFuture;
 use kernel::idempotency::Key;
 use kernel::run::Running;
 use kernel::{ApiError, Call, Fault};
@@ -28,6 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Capacity;
 use crate::state::{Reserved, Subject};
+pub(crate) use read::Readers;
+pub(crate) use release::Released;
 
 const ADMIT: TaskKind = TaskKind::fatal("reservation_admit");
 const RELEASE: TaskKind = TaskKind::fatal("reservation_release");
@@ -69,7 +74,7 @@ pub(crate) struct Asked<T, A> {
 }
 
 type AskedCreate = Asked<Creating, Made>;
-type AskedRelease = Asked<Releasing, Reserved>;
+type AskedRelease = Asked<Releasing, Released>;
 
 /// Ways to the tasks.
 pub(crate) struct Batches {
@@ -77,20 +82,30 @@ pub(crate) struct Batches {
     releases: mpsc::Sender<AskedRelease>,
 }
 
+/// Runs until it is told to stop.
+pub type Loop = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, Result<(), Infallible>> + Send>;
+
 impl Capacity {
     /// Does what many callers ask for at once together from here on, and places what others hand to this process. A second
     /// call changes nothing.
     pub fn start(&self, running: &Running) {
+        let Some((admitting, releasing)) = self.loops(running) else { return };
+        running.supervisor.spawn(ADMIT, move |stop| admitting(stop));
+        running.supervisor.spawn(RELEASE, move |stop| releasing(stop));
+        self.start_reading(running);
+    }
+
+    /// The two loops that [`start`](Self::start) starts, for whoever drives them itself. None the second time.
+    pub fn loops(&self, running: &Running) -> Option<(Loop, Loop)> {
         let (creates, asked_creates) = mpsc::channel(WAITING_MAX);
         let (releases, asked_releases) = mpsc::channel(WAITING_MAX);
-        if self.0.batches.set(Batches { creates, releases }).is_err() {
-            return;
-        }
+        self.0.batches.set(Batches { creates, releases }).ok()?;
         let handed = running.signals.of(kernel::run::PLACE_CHANNEL);
         let this = self.clone();
-        running.supervisor.spawn(ADMIT, move |stop| this.admitting(asked_creates, handed, stop));
+        let admitting: Loop = Box::new(move |stop| this.admitting(asked_creates, handed, stop).boxed());
         let this = self.clone();
-        running.supervisor.spawn(RELEASE, move |stop| this.releasing(asked_releases, stop));
+        let releasing: Loop = Box::new(move |stop| this.releasing(asked_releases, stop).boxed());
+        Some((admitting, releasing))
     }
 
     /// Whether this process does calls together.
@@ -106,8 +121,8 @@ impl Capacity {
         }
     }
 
-    /// Asks for the end of a reservation, and reads it.
-    pub(crate) async fn release_with_others(&self, what: Releasing) -> Result<Reserved, Fault> {
+    /// Asks for the end of a reservation.
+    pub(crate) async fn release_with_others(&self, what: Releasing) -> Result<Released, Fault> {
         match self.0.batches.get() {
             Some(batches) => ask(&batches.releases, what).await,
             None => self.release_alone(&what).await,
@@ -124,6 +139,7 @@ impl Capacity {
         loop {
             // All arms are cancel-safe: what is not received stays in the channel, a signal not looked at stays.
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 _ = asked.recv_many(&mut batch, BATCH_MAX) => {
                     let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));

@@ -66,8 +66,7 @@ pub(crate) struct PoolRef {
 }
 
 impl Capacity {
-    /// The pool that a tenant means: its own, else the nearest above of that name.
-    pub(crate) async fn pool_find(
+    pub(crate) async fn pool_find_alone(
         &self,
         tenant_id: TenantId,
         pool: &Ref<PoolId>,

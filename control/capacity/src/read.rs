@@ -20,8 +20,7 @@ use crate::{Capacity, sql, view};
 pub(crate) const SEE: &str = api::reservations::Get::ACTION;
 
 impl Capacity {
-    /// None when there is none; a draft is none yet.
-    pub(crate) async fn reserved(&self, id: ReservationId) -> Result<Option<Reserved>, StoreError> {
+    pub(crate) async fn reserved_alone(&self, id: ReservationId) -> Result<Option<Reserved>, StoreError> {
         let row = self.store().read_opt(&sql::RESERVATION_GET, &[&id.uuid()]).await?;
         row.as_ref().map(Reserved::of_row).transpose()
     }

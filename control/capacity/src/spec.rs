@@ -4,6 +4,8 @@
 //! until the node reports that the hold is gone: an entry that is merely missing releases nothing. One that failed too is
 //! named RELEASED: the node that refused it at one generation may have bound it at a later one.
 
+use std::collections::HashMap;
+
 use api::reservations::Binding as ApiBinding;
 use kernel::BoxFuture;
 use kernel::ports::node::SpecContributor;
@@ -11,6 +13,7 @@ use model::lifecycle::AllocationState;
 use model::{AllocationId, NodeId};
 use serde_json::Value;
 use store::{Row, RowExt, StoreError, Tx};
+use uuid::Uuid;
 use wire::proto::agent::{Binding, DesiredHold, DeviceAssignment, DevicesSection, Limits, NodeSpec};
 
 use crate::state::StoredLimits;
@@ -90,6 +93,25 @@ impl SpecContributor for Capacity {
             }
             let assigned = rows.iter().map(Assigned::of_row).collect::<Result<_, _>>()?;
             Ok(NodeSpec { devices: Some(section(assigned)), ..NodeSpec::default() })
+        })
+    }
+
+    fn parts<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, Result<Vec<NodeSpec>, StoreError>> {
+        Box::pin(async move {
+            let ids: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
+            let mut assigned: HashMap<NodeId, Vec<Assigned>> = HashMap::new();
+            for row in tx.query(&sql::many::NODES_ASSIGNMENTS, &[&ids]).await? {
+                assigned.entry(row.id("node_id")).or_default().push(Assigned::of_row(&row)?);
+            }
+            let of = |node_id: &NodeId| {
+                let devices = assigned.remove(node_id).map(section);
+                NodeSpec { devices, ..NodeSpec::default() }
+            };
+            Ok(nodes.iter().map(of).collect())
         })
     }
 }

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::{Row, RowExt, StoreError};
 
+use crate::many::Released;
+
 /// What a node's daemon must advertise to take a hold for its kubelet.
 const CAPABILITY_KUBERNETES: &str = "binding.kubernetes";
 /// The same for a hold of CPU and memory without any device: an older daemon knows holds by their devices alone.
@@ -234,6 +236,17 @@ impl Reserved {
             ended_at: row.opt_ts("ended_at"),
             held: held_of(row)?,
             now: row.ts("now"),
+        })
+    }
+
+    /// As it is when its node was asked to let go of what it holds, and nothing else has changed since it was read.
+    pub fn as_released(&self, released: Released) -> Option<Self> {
+        let Released::Asked { from, allocation_id, updated_at } = released else { return None };
+        let held = self.held.as_ref().map(|held| held.allocation_id);
+        (self.state == from && held == Some(allocation_id)).then(|| Self {
+            state: ReservationState::Releasing,
+            updated_at,
+            ..self.clone()
         })
     }
 

@@ -106,7 +106,8 @@ pub const RESERVATIONS_LOCK: Sql = sql(
 pub const RESERVATIONS_RELEASING: Sql = sql(
     "reservations_releasing",
     "UPDATE reservations SET state = 'releasing', release_to = $2, updated_at = compute_now()
-     WHERE reservation_id = ANY($1::uuid[]) AND state IN ('scheduling', 'placed', 'active')",
+     WHERE reservation_id = ANY($1::uuid[]) AND state IN ('scheduling', 'placed', 'active')
+     RETURNING reservation_id, updated_at",
 );
 pub const ALLOCATIONS_RELEASING: Sql = sql(
     "allocations_releasing",
@@ -168,6 +169,13 @@ pub const POOLS_WAITING_OF: Sql = sql(
     "SELECT p.pool_id FROM unnest($1::uuid[]) AS p (pool_id)
      WHERE EXISTS (SELECT FROM reservations r WHERE r.pool_id = p.pool_id AND r.stage = 1) ORDER BY p.pool_id",
 );
+/// [`NODE_ASSIGNMENTS`](super::NODE_ASSIGNMENTS) of many nodes.
+pub const NODES_ASSIGNMENTS: Sql = sql(
+    "nodes_assignments",
+    "SELECT a.node_id, a.allocation_id, a.state, a.atoms, a.limits, r.binding
+     FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
+     WHERE a.node_id = ANY($1::uuid[]) AND a.ended_at IS NULL ORDER BY a.node_id, a.allocation_id",
+);
 
 /// For the test that prepares them, and for the one that looks at their plans.
 pub const ALL: &[Sql] = &[
@@ -187,4 +195,5 @@ pub const ALL: &[Sql] = &[
     ALLOCATIONS_BOUND,
     ALLOCATIONS_END,
     POOLS_WAITING_OF,
+    NODES_ASSIGNMENTS,
 ];

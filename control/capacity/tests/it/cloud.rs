@@ -70,7 +70,10 @@ impl Cloud {
 
     /// A ready node of the pool that enforces limits and takes holds without devices.
     pub async fn node(&self, name: &str) -> NodeId {
-        let node: NodeId = id();
+        self.node_with_id(id(), name).await
+    }
+
+    pub async fn node_with_id(&self, node: NodeId, name: &str) -> NodeId {
         let (n, s, p) = (node.uuid(), self.site.uuid(), self.pool.uuid());
         self.db
             .batch(&format!(

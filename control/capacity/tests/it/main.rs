@@ -9,6 +9,7 @@ mod explaining;
 mod host;
 mod leaving;
 mod life;
+mod many;
 mod nodes;
 mod policies;
 mod pools;

@@ -14,6 +14,8 @@ use store::embedded::{Embedded, EmbeddedConfig};
 use crate::program::{self, Running};
 
 const GATEWAY_NAME: &str = "gateway.bench.test";
+/// More than any benchmark makes in a second: what is measured is not the limit of one user.
+const CALLS: u32 = 100_000;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 pub struct Plane {
@@ -104,7 +106,7 @@ fn configure(dir: &Path, pki: &Path, database: &Embedded, roles: &[&str]) -> any
     let config = dir.join("config.toml");
     let text = format!(
         "roles = {roles:?}\ndata_dir = {:?}\n[database]\nurl_file = {url:?}\n[pki]\ndir = {pki:?}\n\
-         [api]\nlisten = \"127.0.0.1:0\"\n[gateway]\nlisten = \"127.0.0.1:0\"\n",
+         [api]\nlisten = \"127.0.0.1:0\"\ncalls_per_second = {CALLS}\ncalls_burst = {CALLS}\n[gateway]\nlisten = \"127.0.0.1:0\"\n",
         dir.join("record"),
     );
     std::fs::write(&config, text)?;

@@ -36,7 +36,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Machines whose answers are stored at the same time: a gateway has as many connections to the database.
 const ANSWERS_AT_ONCE: usize = 8;
 const LEASE: Duration = Duration::from_secs(3600);
-const MADE_WITHIN: Duration = Duration::from_secs(120);
+/// Ten thousand machines are looked at one by one before they are offered.
+const MADE_WITHIN: Duration = Duration::from_secs(900);
 const TRANSITION: i32 = 2;
 
 /// Cheap to clone.
