@@ -9,6 +9,7 @@ use kernel::events::EventKind;
 use kernel::module::wake;
 use kernel::ports::node::SPEC_QUEUE;
 use kernel::{ApiError, Call, Fault};
+use kit::mutant;
 use model::lifecycle::{ReservationEvent, ReservationState};
 use model::{AllocationId, ErrorCode, NodeId, ReservationId, TenantId, Timestamp};
 use serde_json::{Value, json};
@@ -189,6 +190,9 @@ impl Capacity {
             return self.end_in(tx, id, reserved.subject.tenant_id, why.end(), why.text()).await;
         };
         let (allocation_id, node_id): (AllocationId, NodeId) = (row.id("allocation_id"), row.id("node_id"));
+        if mutant::on("capacity.release-frees-at-once") {
+            tx.execute(&sql::ALLOCATION_END, &[&allocation_id.uuid()]).await?;
+        }
         let data = json!({
             "state": ReservationState::Releasing.name(), "nodeId": node_id.to_string(),
             "allocationId": allocation_id.to_string(), "reason": why.text(),
@@ -221,7 +225,9 @@ impl Capacity {
         if tx.execute(&sql::RESERVATION_END, &[&id.uuid(), &end.name(), &failure]).await? == 0 {
             return Err(StoreError::decode("reservation_end", "a reservation that had ended").into());
         }
-        tx.execute(&sql::QUOTA_HOLDS_DELETE, &[&id.uuid()]).await?;
+        if !mutant::on("capacity.quota-outlives-its-reservation") {
+            tx.execute(&sql::QUOTA_HOLDS_DELETE, &[&id.uuid()]).await?;
+        }
         let data: Value = json!({ "state": end.name(), "reason": reason });
         self.tell(tx, kind, id, tenant_id, data).await?;
         Ok(())

@@ -6,6 +6,7 @@ use kernel::Fault;
 use kernel::events::EventKind;
 use kernel::module::wake;
 use kernel::ports::node::SPEC_QUEUE;
+use kit::mutant;
 use model::lifecycle::{ReservationEvent, ReservationState};
 use model::unit::GIB;
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId};
@@ -177,6 +178,11 @@ impl Capacity {
             .ok_or(Stop::Taken)?;
         if written.get::<_, i64>("booked") != atoms.len() as i64 {
             return Err(Stop::Taken);
+        }
+        if mutant::on("capacity.booking-forgotten") {
+            const FORGET: store::Sql =
+                store::sql("bookings_forget", "DELETE FROM bookings WHERE allocation_id = $1");
+            tx.execute(&FORGET, &[&allocation_id.uuid()]).await?;
         }
         wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
         Ok(written.get("version"))

@@ -15,6 +15,8 @@
 
 use std::time::Duration;
 
+use kit::mutant;
+
 use crate::{RowExt, Sql, StoreError, Tx, sql};
 use model::Timestamp;
 
@@ -66,8 +68,13 @@ const RELEASE: Sql = sql(
     "UPDATE leases SET expires_at = compute_now() WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > compute_now()",
 );
 const GUARD: Sql = sql("lease_guard", concat!("SELECT ", lease_guard!(1, 2, 3), " AS held"));
+/// What a mutant puts in its place.
+const GUARD_UNLOCKED: Sql = sql(
+    "lease_guard_unlocked",
+    "SELECT EXISTS (SELECT 1 FROM leases WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > compute_now()) AS held",
+);
 
-pub(crate) const STATEMENTS: &[Sql] = &[ACQUIRE, RENEW, RELEASE, GUARD];
+pub(crate) const STATEMENTS: &[Sql] = &[ACQUIRE, RENEW, RELEASE, GUARD, GUARD_UNLOCKED];
 
 /// Takes the lease if it is free, expired or already the holder's; `None` while another has it.
 pub async fn acquire(
@@ -101,7 +108,11 @@ pub async fn release(tx: &mut Tx<'_>, lease: &Lease) -> Result<bool, StoreError>
 
 /// Whether the lease is held, and if so keeps it from changing hands until this transaction ends.
 pub async fn guard(tx: &mut Tx<'_>, lease: &Lease) -> Result<bool, StoreError> {
-    Ok(tx.query_one(&GUARD, &[&lease.name, &lease.holder, &lease.epoch]).await?.get("held"))
+    if mutant::on("store.lease-guard-always-holds") {
+        return Ok(true);
+    }
+    let guard = if mutant::on("store.lease-guard-takes-no-lock") { &GUARD_UNLOCKED } else { &GUARD };
+    Ok(tx.query_one(guard, &[&lease.name, &lease.holder, &lease.epoch]).await?.get("held"))
 }
 
 pub(crate) fn millis(duration: Duration) -> i64 {

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::time::Instant;
 
 use deadpool_postgres::Object;
+use kit::mutant;
 use model::Timestamp;
 use tokio_postgres::Row;
 
@@ -126,9 +127,14 @@ impl<'env> Tx<'env> {
             if result.is_ok() && !session.failed {
                 session.command("savepoint_release", &format!("RELEASE SAVEPOINT {name}")).await?;
             } else {
-                let back = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
+                let mut back = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
+                if mutant::on("store.savepoint-keeps-its-rows") && !session.failed {
+                    back = format!("RELEASE SAVEPOINT {name}");
+                }
                 session.command("savepoint_rollback", &back).await?;
-                session.pending.back_to(kept);
+                if !mutant::on("store.savepoint-keeps-its-events") {
+                    session.pending.back_to(kept);
+                }
                 if result.is_ok() {
                     session.failed = false;
                     return Err(StoreError::new("savepoint", ErrorKind::Aborted));

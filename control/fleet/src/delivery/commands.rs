@@ -189,8 +189,9 @@ async fn update_in(
     guard(tx, lease).await?;
     let held = held_sessions(tx, lease, updates).await?;
     // What another session has by now is said again there: nothing is written and nothing acknowledged.
+    let lost = kit::mutant::on("fleet.updates-of-lost-sessions-count");
     let updates: Vec<&ReportedUpdate> =
-        updates.iter().filter(|update| held.contains(&update.session)).collect();
+        updates.iter().filter(|update| lost || held.contains(&update.session)).collect();
     let ids: Vec<Uuid> = updates.iter().map(|update| update.command_id.uuid()).collect();
     let nodes: Vec<Uuid> = updates.iter().map(|update| update.session.node_id.uuid()).collect();
     let mut commands: BTreeMap<(CommandId, NodeId), Moving<'_>> = tx
