@@ -1,16 +1,25 @@
 //! What a node offers, put together from the inventory and the conditions it reported.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use kernel::Fault;
+use kernel::module::{Again, HandleTogether, QueueHandler};
 use kernel::ports::node::NodeFacts;
+use kernel::{BoxFuture, Fault};
 use model::{NodeId, PoolId, TenantId};
 use serde_json::Value;
-use store::{RowExt, Tx};
+use store::{Op, RowExt, Tx};
+use uuid::Uuid;
 use wire::inventory::{self, NodeInventory, SectionName};
 
-use crate::core::Fleet;
-use crate::sql;
+use crate::core::{Fleet, node_of_key};
+use crate::{FACTS_QUEUE, sql};
+
+const FACTS: Op = Op::new("node_facts");
+/// Nodes whose facts are told together: each is some statements of whoever listens.
+const NODES_MAX: u32 = 16;
+/// How long facts that are what they were are not told again. Then they are, for whoever looks at more than the facts.
+pub(crate) const FACTS_TOLD_FOR_SECONDS: i64 = 60;
 
 impl Fleet {
     /// Reads the node's facts and tells every observer. A node that is gone has none.
@@ -27,6 +36,56 @@ impl Fleet {
             observer.schedulable_changed(tx, node_id).await?;
         }
         Ok(())
+    }
+}
+
+/// The handler of [`FACTS_QUEUE`]: tells the facts of nodes to whoever listens, where they are news.
+pub struct FactsQueue(pub Fleet);
+
+impl FactsQueue {
+    async fn tell(&self, tx: &mut Tx<'_>, keys: &[String]) -> Result<(), Fault> {
+        let ids: Vec<Uuid> =
+            keys.iter().filter_map(|key| node_of_key(key)).map(|node_id| node_id.uuid()).collect();
+        let news = tx.query(&sql::FACTS_NEWS, &[&ids, &FACTS_TOLD_FOR_SECONDS]).await?;
+        for row in &news {
+            self.0.publish_facts(tx, row.id("node_id")).await?;
+        }
+        let (told, digests): (Vec<Uuid>, Vec<String>) =
+            news.iter().map(|row| (row.get::<_, Uuid>("node_id"), row.get::<_, String>("digest"))).unzip();
+        tx.later(&sql::FACTS_TOLD, vec![Box::new(told), Box::new(digests)]);
+        Ok(())
+    }
+}
+
+impl QueueHandler for FactsQueue {
+    fn queue(&self) -> &'static str {
+        FACTS_QUEUE
+    }
+
+    fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
+        Box::pin(async move {
+            let keys = &[key.to_owned()];
+            self.0.store().tx(FACTS, |tx| Box::pin(self.tell(tx, keys))).await?;
+            Ok(None)
+        })
+    }
+
+    fn together(&self) -> Option<&dyn HandleTogether> {
+        Some(self)
+    }
+}
+
+impl HandleTogether for FactsQueue {
+    fn keys_max(&self) -> u32 {
+        NODES_MAX
+    }
+
+    fn handle_all<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Again>, Fault>> {
+        Box::pin(async move { self.tell(tx, keys).await.map(|()| Vec::new()) })
     }
 }
 

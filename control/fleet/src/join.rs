@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use kernel::events::{self, EventKind};
-use kernel::module::QueueHandler;
+use kernel::module::{Again, HandleTogether, QueueHandler};
 use kernel::{BoxFuture, Fault, ResultExt};
 use model::{JoinRequestId, JoinTokenId, NodeId, PoolId, Role, SiteId, Timestamp};
 use pki::join::{JoinRequest as Opened, open_join};
@@ -26,6 +26,8 @@ mod fresh;
 mod renew;
 
 const JOIN_ANSWER: Op = Op::new("join_answer");
+/// Requests that are answered together: each waits for the last of them, and has the row of its token meanwhile.
+const REQUESTS_MAX: u32 = 16;
 /// How soon a machine whose join waits for a person asks again.
 const DEFERRED_RETRY_MS: u32 = 5_000;
 /// Machines that wait under one token: more than a person looks through, and a bound on what its holder can fill.
@@ -64,36 +66,32 @@ const TOKEN_USED_UP: &str = "the join token has been used as often as it may be"
 impl Fleet {
     /// Answers one inbox row, once.
     pub async fn answer_join(&self, inbox_id: Uuid) -> Result<(), Fault> {
+        self.store().tx(JOIN_ANSWER, |tx| Box::pin(self.answer_join_in(tx, inbox_id))).await
+    }
+
+    async fn answer_join_in(&self, tx: &mut Tx<'_>, inbox_id: Uuid) -> Result<(), Fault> {
         self.keys()?;
-        self.store()
-            .tx(JOIN_ANSWER, |tx| {
-                Box::pin(async move {
-                    let Some(row) = tx.query_opt(&sql::INBOX_LOCK, &[&inbox_id]).await? else {
-                        return Ok(());
-                    };
-                    let observes: bool = tx.query_one(&sql::DEPLOYMENT, &[]).await?.get("observe_only");
-                    let answer = match row.get::<_, &str>("kind") {
-                        // Goes on whatever is suspected of the database: certificates last a day, and a node whose own has
-                        // run out is lost to whoever finds out.
-                        "renew" => self.renew(tx, &row).await?,
-                        _ if observes => Answer::Refused(OBSERVES.to_owned()),
-                        "join" => self.join(tx, &row).await?,
-                        _ => self.bind_fresh(tx, &row).await?,
-                    };
-                    let (reply, refusal) = match answer {
-                        Answer::Reply(reply) => (Some(reply), None),
-                        Answer::Refused(why) => {
-                            let source_ip: &str = row.get("source_ip");
-                            tracing::info!(source_ip, why, "join or renewal refused");
-                            (None, Some(why))
-                        }
-                    };
-                    tx.execute(&sql::INBOX_ANSWER, &[&inbox_id, &reply, &refusal]).await?;
-                    tx.notify(JOIN_CHANNEL, inbox_id.hyphenated().to_string());
-                    Ok::<_, Fault>(())
-                })
-            })
-            .await
+        let Some(row) = tx.query_opt(&sql::INBOX_LOCK, &[&inbox_id]).await? else { return Ok(()) };
+        let observes: bool = tx.query_one(&sql::DEPLOYMENT, &[]).await?.get("observe_only");
+        let answer = match row.get::<_, &str>("kind") {
+            // Goes on whatever is suspected of the database: certificates last a day, and a node whose own has run out is
+            // lost to whoever finds out.
+            "renew" => self.renew(tx, &row).await?,
+            _ if observes => Answer::Refused(OBSERVES.to_owned()),
+            "join" => self.join(tx, &row).await?,
+            _ => self.bind_fresh(tx, &row).await?,
+        };
+        let (reply, refusal) = match answer {
+            Answer::Reply(reply) => (Some(reply), None),
+            Answer::Refused(why) => {
+                let source_ip: &str = row.get("source_ip");
+                tracing::info!(source_ip, why, "join or renewal refused");
+                (None, Some(why))
+            }
+        };
+        tx.later(&sql::INBOX_ANSWER, vec![Box::new(inbox_id), Box::new(reply), Box::new(refusal)]);
+        tx.notify(JOIN_CHANNEL, inbox_id.hyphenated().to_string());
+        Ok(())
     }
 
     async fn join(&self, tx: &mut Tx<'_>, row: &Row) -> Result<Answer, Fault> {
@@ -411,6 +409,29 @@ impl QueueHandler for JoinQueue {
                 self.0.answer_join(inbox_id).await?;
             }
             Ok(None)
+        })
+    }
+
+    fn together(&self) -> Option<&dyn HandleTogether> {
+        Some(self)
+    }
+}
+
+impl HandleTogether for JoinQueue {
+    fn keys_max(&self) -> u32 {
+        REQUESTS_MAX
+    }
+
+    fn handle_all<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Again>, Fault>> {
+        Box::pin(async move {
+            for inbox_id in keys.iter().filter_map(|key| Uuid::parse_str(key).ok()) {
+                self.0.answer_join_in(tx, inbox_id).await?;
+            }
+            Ok(Vec::new())
         })
     }
 }

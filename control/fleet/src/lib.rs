@@ -31,6 +31,8 @@ pub use keys::FleetKeys;
 pub const DELIVERY_CHANNEL: &str = "bc_delivery";
 /// The queue that looks at what a node sent. Key: the node's UUID.
 pub const OBSERVE_QUEUE: &str = "node-observe";
+/// The queue that tells what nodes offer. Key: the node's UUID.
+pub const FACTS_QUEUE: &str = "node-facts";
 /// The queue that answers joins and renewals. Key: the inbox row's UUID.
 pub const JOIN_QUEUE: &str = "join";
 /// The channel on which answered inbox rows are announced. Payload: the inbox row's UUID.

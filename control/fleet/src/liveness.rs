@@ -85,6 +85,10 @@ impl Fleet {
         if tx.query_opt(due.statement, &due.params(&Some(node_id.uuid()))).await?.is_none() {
             return Ok(());
         }
+        // That a node is not heard is so; to give it up, and place its work elsewhere, is a decision.
+        if due.event == NodeEvent::GivenUp && !kernel::run::may_act(tx).await? {
+            return Ok(());
+        }
         self.move_node(tx, node_id, due.event).await
     }
 
@@ -162,6 +166,11 @@ impl Pass for Liveness {
 
     fn period(&self) -> Duration {
         PERIOD
+    }
+
+    /// It records who is heard, and gives nobody up while the deployment only observes.
+    fn acts(&self) -> bool {
+        false
     }
 
     fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>> {

@@ -33,6 +33,7 @@ pub fn worker(fleet: &Fleet) -> Module {
     Module::new("fleet-worker")
         .queue(Arc::new(crate::spec::SpecQueue(fleet.clone())))
         .queue(Arc::new(crate::observe::ObserveQueue(fleet.clone())))
+        .queue(Arc::new(crate::facts::FactsQueue(fleet.clone())))
         .queue(Arc::new(crate::join::JoinQueue(fleet.clone())))
         .pass(Arc::new(crate::commands::Sweeper(fleet.clone())))
         .pass(Arc::new(crate::liveness::Liveness(fleet.clone())))

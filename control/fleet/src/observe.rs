@@ -3,10 +3,12 @@
 //! The gateway stored the bytes and judged nothing. Here a signature is checked before a state moves, and a handler that
 //! fails undoes only itself: the event is done either way, since sending it again would fail again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::events::EventKind;
-use kernel::module::QueueHandler;
+use kernel::module::{Again, HandleTogether, QueueHandler};
+use kernel::ports::node::NodeObserver;
 use kernel::{BoxFuture, Fault};
 use model::NodeId;
 use pki::Purpose;
@@ -21,7 +23,8 @@ use crate::{OBSERVE_QUEUE, sql};
 
 mod attest;
 mod claims;
-mod commands;
+pub(crate) mod commands;
+mod together;
 
 pub(crate) use attest::AttestedResultOf;
 
@@ -29,6 +32,8 @@ const OBSERVE: Op = Op::new("node_observe");
 const FACTS: Op = Op::new("node_facts");
 /// What one transaction handles of each kind: short enough that a failure repeats little.
 const BATCH: usize = 64;
+/// Nodes that are looked at together.
+const NODES_MAX: u32 = 64;
 /// After this many batches other nodes get their turn.
 const ROUNDS_MAX: u32 = 64;
 /// Text of a node that goes into an event.
@@ -99,20 +104,31 @@ impl Fleet {
         report: &NodeReport,
         row: &Row,
     ) -> Result<(), Fault> {
-        let observed_at = row.ts("observed_at");
         for observer in &self.0.observers {
-            let done = tx.savepoint(|tx| Box::pin(observer.report(tx, node_id, report, observed_at))).await?;
-            let Err(err) = done else { continue };
-            if err.is_retryable() {
-                // A deadlock, a lost connection: nothing about the report. The whole batch runs again.
-                return Err(err);
-            }
-            let (handler, seq): (_, i64) = (observer.name(), row.get("seq"));
-            tracing::warn!(%node_id, seq, observer = handler, err = kit::chain(&err), "report handler failed");
-            let data = about(row, json!({ "kind": kind_of(report), "handler": handler }));
-            self.emit(tx, EventKind::NodeReportFailed, node_id, data).await?;
+            self.tell_observer(tx, observer, node_id, report, row).await?;
         }
         Ok(())
+    }
+
+    async fn tell_observer(
+        &self,
+        tx: &mut Tx<'_>,
+        observer: &Arc<dyn NodeObserver>,
+        node_id: NodeId,
+        report: &NodeReport,
+        row: &Row,
+    ) -> Result<(), Fault> {
+        let observed_at = row.ts("observed_at");
+        let done = tx.savepoint(|tx| Box::pin(observer.report(tx, node_id, report, observed_at))).await?;
+        let Err(err) = done else { return Ok(()) };
+        if err.is_retryable() {
+            // A deadlock, a lost connection: nothing about the report. The whole batch runs again.
+            return Err(err);
+        }
+        let (handler, seq): (_, i64) = (observer.name(), row.get("seq"));
+        tracing::warn!(%node_id, seq, observer = handler, err = kit::chain(&err), "report handler failed");
+        let data = about(row, json!({ "kind": kind_of(report), "handler": handler }));
+        self.emit(tx, EventKind::NodeReportFailed, node_id, data).await
     }
 }
 
@@ -178,6 +194,27 @@ impl QueueHandler for ObserveQueue {
                 Some(node_id) => self.0.observe(node_id).await,
                 None => Ok(None),
             }
+        })
+    }
+
+    fn together(&self) -> Option<&dyn HandleTogether> {
+        Some(self)
+    }
+}
+
+impl HandleTogether for ObserveQueue {
+    fn keys_max(&self) -> u32 {
+        NODES_MAX
+    }
+
+    fn handle_all<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Again>, Fault>> {
+        Box::pin(async move {
+            let nodes: Vec<NodeId> = keys.iter().filter_map(|key| node_of_key(key)).collect();
+            self.0.observe_all(tx, &nodes).await
         })
     }
 }

@@ -17,21 +17,25 @@ pub const NODE_LOCK: Sql = sql(
      FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE",
 );
 /// With what a stored spec is judged by: a claim proves the generation that a node holds although this database does not know it.
-pub const NODE_SPEC_LOCK: Sql = sql(
-    "node_spec_lock",
-    "SELECT n.state, n.generation, n.spec_hash, n.spec_signature, n.spec_at, d.restored_at,
+pub const NODE_SPECS_LOCK: Sql = sql(
+    "node_specs_lock",
+    "SELECT n.node_id, n.state, n.generation, n.spec_hash, n.spec_signature, n.spec_at, d.restored_at, d.epoch,
+       compute_now() AS now,
        coalesce((SELECT c.generation FROM restore_claims c WHERE c.node_id = n.node_id AND c.proved), -1)
          AS proved_generation
-     FROM nodes n CROSS JOIN deployment d WHERE n.node_id = $1 FOR NO KEY UPDATE OF n",
+     FROM nodes n CROSS JOIN deployment d WHERE n.node_id = ANY($1) ORDER BY n.node_id FOR NO KEY UPDATE OF n",
 );
 pub const NODE_TENANT: Sql = sql(
     "node_tenant",
     "SELECT p.tenant_id FROM nodes n LEFT JOIN pools p USING (pool_id) WHERE n.node_id = $1",
 );
-pub const NODE_SPEC_PUT: Sql = sql(
-    "node_spec_put",
-    "UPDATE nodes SET generation = $2, spec_hash = $3, spec_body = $4, spec_signature = $5, spec_at = compute_now()
-     WHERE node_id = $1 AND generation < $2",
+pub const NODE_SPECS_PUT: Sql = sql(
+    "node_specs_put",
+    "UPDATE nodes n SET generation = w.generation, spec_hash = w.spec_hash, spec_body = w.spec_body,
+       spec_signature = w.spec_signature, spec_at = compute_now()
+     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[])
+       AS w (node_id, generation, spec_hash, spec_body, spec_signature)
+     WHERE n.node_id = w.node_id AND n.generation < w.generation",
 );
 pub const SPEC_SIGNATURES: Sql = sql(
     "spec_signatures",
@@ -115,6 +119,29 @@ pub const NODE_EVENT_HANDLED: Sql = sql(
     "node_event_handled",
     "UPDATE node_events SET handled_at = compute_now() WHERE node_id = $1 AND journal_id = $2 AND seq = $3",
 );
+/// Marks up to $2 open events of each of these nodes as handled, $3 in all, and gives them, in no order. With the key that
+/// signed each, when it is one of its node's own.
+pub const NODES_EVENTS_TAKE: Sql = sql(
+    "nodes_events_take",
+    "WITH open AS MATERIALIZED (
+       SELECT o.node_id, o.journal_id, o.seq FROM unnest($1::uuid[]) AS w (node_id)
+       CROSS JOIN LATERAL (
+         SELECT x.node_id, x.journal_id, x.seq FROM node_events x WHERE x.node_id = w.node_id AND x.handled_at IS NULL
+         ORDER BY x.received_at, x.journal_id, x.seq LIMIT $2) o
+       LIMIT $3
+     )
+     UPDATE node_events e SET handled_at = compute_now() FROM open o
+     WHERE e.node_id = o.node_id AND e.journal_id = o.journal_id AND e.seq = o.seq AND e.handled_at IS NULL
+     RETURNING e.node_id, e.journal_id, e.seq, e.class, e.report, e.signature, e.key_sha256, e.observed_at, e.received_at,
+       (SELECT k.spki_der FROM node_certs k WHERE k.node_id = e.node_id AND k.spki_sha256 = e.key_sha256
+          AND k.revoked_at IS NULL ORDER BY k.issued_at DESC LIMIT 1) AS spki_der",
+);
+/// Those of these nodes of which a command has ended.
+pub const NODES_WITH_SETTLED: Sql = sql(
+    "nodes_with_settled",
+    "SELECT DISTINCT c.node_id FROM commands c
+     WHERE c.node_id = ANY($1) AND c.settled_at IS NOT NULL AND c.handled_at IS NULL ORDER BY c.node_id",
+);
 pub const NODE_KEY: Sql = sql(
     "node_key",
     "SELECT spki_der FROM node_certs WHERE node_id = $1 AND spki_sha256 = $2 AND revoked_at IS NULL
@@ -129,6 +156,27 @@ pub const NODE_FACTS: Sql = sql(
 );
 pub const NODE_INVENTORY: Sql =
     sql("node_inventory", "SELECT section, content FROM node_inventory WHERE node_id = $1 ORDER BY section");
+
+/// Those of these nodes whose facts are not what was last told, or were told longer than $2 seconds ago: whoever listens
+/// looks at what is beside the facts too.
+pub const FACTS_NEWS: Sql = sql(
+    "facts_news",
+    "SELECT f.node_id, f.digest FROM (
+       SELECT n.node_id, md5(concat_ws('|', n.pool_id, p.tenant_id, p.version, s.conditions, s.capabilities,
+         (SELECT string_agg(i.section || ':' || i.hash, ',' ORDER BY i.section) FROM node_inventory i
+          WHERE i.node_id = n.node_id))) AS digest
+       FROM nodes n LEFT JOIN pools p USING (pool_id) LEFT JOIN node_status s USING (node_id)
+       WHERE n.node_id = ANY($1)) f
+     LEFT JOIN node_facts_told t USING (node_id)
+     WHERE t.digest IS DISTINCT FROM f.digest OR t.told_at < compute_now() - $2::bigint * interval '1 second'
+     ORDER BY f.node_id",
+);
+pub const FACTS_TOLD: Sql = sql(
+    "facts_told",
+    "INSERT INTO node_facts_told (node_id, digest, told_at)
+     SELECT node_id, digest, compute_now() FROM unnest($1::uuid[], $2::text[]) AS w (node_id, digest)
+     ON CONFLICT (node_id) DO UPDATE SET digest = excluded.digest, told_at = excluded.told_at",
+);
 
 // Liveness looks at each node's session once per look. There is no index on the heartbeats' time: it would have to be kept with
 // every heartbeat of every node, which costs more than reading one small row per node. $1 asks about one node.
@@ -194,6 +242,19 @@ pub const CLAIM_PROVED: Sql = sql(
 /// A claim up to this generation is answered.
 pub const CLAIM_FORGET: Sql =
     sql("claim_forget", "DELETE FROM restore_claims WHERE node_id = $1 AND generation <= $2");
+/// The same for the nodes of one transaction.
+pub const CLAIMS_FORGET: Sql = sql(
+    "claims_forget",
+    "DELETE FROM restore_claims c USING unnest($1::uuid[], $2::bigint[]) AS w (node_id, generation)
+     WHERE c.node_id = w.node_id AND c.generation <= w.generation",
+);
+/// Those of these nodes that claim something or are quarantined.
+pub const NODES_IN_DOUBT: Sql = sql(
+    "nodes_in_doubt",
+    "SELECT n.node_id FROM nodes n WHERE n.node_id = ANY($1)
+       AND (n.quarantined_at IS NOT NULL OR EXISTS (SELECT 1 FROM restore_claims c WHERE c.node_id = n.node_id))
+     ORDER BY n.node_id",
+);
 pub const NODE_QUARANTINE: Sql = sql(
     "node_quarantine",
     "UPDATE nodes SET quarantined_at = compute_now(), quarantine_reason = $2
@@ -358,9 +419,9 @@ pub const STATEMENTS: &[Sql] = &[
     DEPLOYMENT_LOCK,
     DEPLOYMENT_ID_PUT,
     NODE_LOCK,
-    NODE_SPEC_LOCK,
+    NODE_SPECS_LOCK,
     NODE_TENANT,
-    NODE_SPEC_PUT,
+    NODE_SPECS_PUT,
     SPEC_SIGNATURES,
     SPECS_BEFORE_RESTORE,
     NODE_STATE_PUT,
@@ -374,9 +435,13 @@ pub const STATEMENTS: &[Sql] = &[
     COMMAND_CANCEL,
     NODE_EVENTS_OPEN,
     NODE_EVENT_HANDLED,
+    NODES_EVENTS_TAKE,
+    NODES_WITH_SETTLED,
     NODE_KEY,
     NODE_FACTS,
     NODE_INVENTORY,
+    FACTS_NEWS,
+    FACTS_TOLD,
     NODES_SILENT,
     NODES_BACK,
     NODES_LOST,
@@ -386,6 +451,8 @@ pub const STATEMENTS: &[Sql] = &[
     CLAIM,
     CLAIM_PROVED,
     CLAIM_FORGET,
+    CLAIMS_FORGET,
+    NODES_IN_DOUBT,
     NODE_QUARANTINE,
     QUARANTINE_END,
     QUARANTINE_OUTLIVED,

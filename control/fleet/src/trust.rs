@@ -46,6 +46,15 @@ impl Fleet {
         self.store().tx(PUBLISH, |tx| Box::pin(self.publish_trust_in(tx))).await
     }
 
+    /// Whether the stored bundle says an epoch that a confirmed restore has ended.
+    pub(crate) async fn is_trust_of_earlier_epoch(&self) -> Result<bool, Fault> {
+        let Some(row) = self.store().read_opt(&sql::TRUST_BUNDLE, &[]).await? else { return Ok(false) };
+        let message = SignedMessage::decode(row.get("message")).doing("read the stored trust bundle")?;
+        let current = TrustBundle::parse(&message.body).doing("read the stored trust bundle")?;
+        let epoch: i64 = self.store().read_one(&sql::DEPLOYMENT, &[]).await?.get("epoch");
+        Ok(current.deployment_epoch < u64::try_from(epoch).unwrap_or(0))
+    }
+
     pub(crate) async fn publish_trust_in(&self, tx: &mut Tx<'_>) -> Result<u64, Fault> {
         let keys = self.keys()?;
         let deployment = tx.query_one(&sql::DEPLOYMENT_LOCK, &[]).await?;

@@ -65,7 +65,12 @@ impl<'a> AttestedResultOf<'a> {
     }
 }
 
-fn verifies(purpose: Purpose, body: &[u8], signature: Option<&[u8]>, spki_der: Option<&[u8]>) -> bool {
+pub(super) fn verifies(
+    purpose: Purpose,
+    body: &[u8],
+    signature: Option<&[u8]>,
+    spki_der: Option<&[u8]>,
+) -> bool {
     let (Some(signature), Some(spki_der)) = (signature, spki_der) else { return false };
     let (Ok(signature), Ok(key)) = (Signature::from_bytes(signature), VerifyingKey::from_spki_der(spki_der))
     else {

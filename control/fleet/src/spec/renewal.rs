@@ -38,8 +38,12 @@ impl Fleet {
         }
     }
 
-    /// Wakes the specs signed under an epoch from before a confirmed restore: nodes refuse those once they have seen the new one.
+    /// Publishes the trust bundle for the epoch of a confirmed restore, where it is of an earlier one. Wakes the specs signed
+    /// under an epoch from before it: nodes refuse those once they have seen the new one.
     async fn renew_epochs(&self) -> Result<PassOutcome, Fault> {
+        if self.is_trust_of_earlier_epoch().await? {
+            self.publish_trust().await?;
+        }
         let rows = self.store().read(&sql::SPECS_BEFORE_RESTORE, &[&PAGE]).await?;
         self.wake_specs(rows.iter().map(|row| row.id("node_id")).collect()).await?;
         // Woken specs leave the list only when they are assembled, so the next look is the next period's.
@@ -78,7 +82,7 @@ impl Pass for SpecRenewal {
     }
 }
 
-/// Brings every spec under the epoch of a confirmed restore.
+/// Brings the trust bundle and every spec under the epoch of a confirmed restore.
 pub struct SpecEpochs(pub Fleet);
 
 impl Pass for SpecEpochs {

@@ -96,6 +96,13 @@ async fn after_the_restore_is_confirmed_the_node_is_led_on_and_not_suspected_aga
         assert_eq!(found, Assembled::Unchanged { generation });
     }
     assert_eq!(world.count("SELECT count(*) FROM restore_claims").await, 0);
+
+    let bundles = "SELECT count(*) FROM trust_bundles";
+    assert_eq!(world.count(bundles).await, 1);
+    for _ in 0..2 {
+        kernel::Pass::run(&fleet::spec::SpecEpochs(world.fleet.clone())).await.unwrap();
+        assert_eq!(world.count(bundles).await, 2, "what nodes trust is of the new epoch, once");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

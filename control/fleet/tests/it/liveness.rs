@@ -160,3 +160,25 @@ async fn a_gateway_that_is_gone_takes_its_sessions_with_it() {
     world.fleet.liveness().await.unwrap();
     assert_eq!(world.count(closed).await, 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_deployment_observes_silence_is_recorded_and_nobody_is_given_up() {
+    use kernel::Pass;
+    let world = world().await;
+    let machine = world.ready("gpu-1").await;
+    world.run("UPDATE pools SET policy = '{\"lostAfterMinutes\": 5}'", &[]).await;
+    session(&world, &machine).await;
+    close(&world).await;
+    let observe =
+        "UPDATE deployment SET observe_only = true, observe_reason = 'a test', observe_since = compute_now()";
+    world.run(observe, &[]).await;
+    assert!(!fleet::liveness::Liveness(world.fleet.clone()).acts(), "it runs all the same");
+    world.pass(30);
+    assert_eq!(looked(&world, &machine).await, "unreachable");
+    world.pass(301);
+    assert_eq!(looked(&world, &machine).await, "unreachable");
+    world
+        .run("UPDATE deployment SET observe_only = false, observe_reason = NULL, observe_since = NULL", &[])
+        .await;
+    assert_eq!(looked(&world, &machine).await, "lost");
+}

@@ -15,3 +15,4 @@ mod renewals;
 mod specs;
 mod statements;
 mod sweeping;
+mod together;

@@ -304,12 +304,13 @@ impl World {
 
     /// Keys that wait in a queue.
     pub async fn woken(&self, queue: &str) -> BTreeSet<String> {
-        let rows = self.rows("SELECT key FROM work WHERE queue = $1 ORDER BY key", &[&queue]).await;
+        let rows = self.rows("SELECT key FROM work WHERE queue = $1 UNION SELECT key FROM work_wakes WHERE queue = $1 ORDER BY key", &[&queue]).await;
         rows.iter().map(|row| row.get(0)).collect()
     }
 
     pub async fn drop_work(&self) {
         self.run("DELETE FROM work", &[]).await;
+        self.run("DELETE FROM work_wakes", &[]).await;
     }
 
     /// A join token as the API would have made it.
