@@ -72,10 +72,10 @@ impl Entry {
 }
 
 /// Writes the call's entry, or over it, in a transaction that changes something.
-pub(crate) async fn write(tx: &mut Tx<'_>, call: &Call, entry: &Entry) -> Result<(), StoreError> {
+pub(crate) fn write(tx: &mut Tx<'_>, call: &Call, entry: &Entry) {
     let mut detail = entry.detail.clone();
     detail.insert("committed".to_owned(), true.into());
-    upsert(tx, call, entry, detail).await
+    upsert(tx, call, entry, detail);
 }
 
 /// Entries of calls whose changes one transaction makes together.
@@ -91,7 +91,7 @@ impl Entries<'_> {
     }
 }
 
-/// Writes the entries of these calls by one statement: what [`Call::tx`] does for a call with a transaction of its own.
+/// Writes the entries of these calls by one statement, with the commit: what [`Call::tx`] does for a call with a transaction of its own.
 pub async fn enter_all<'c>(
     tx: &mut Tx<'_>,
     calls: impl IntoIterator<Item = &'c Call>,
@@ -105,12 +105,12 @@ pub async fn enter_all<'c>(
     let ids: Vec<Uuid> = calls().map(|call| call.audit_id.uuid()).collect();
     let at: Vec<SystemTime> = calls().map(|call| SystemTime::from(call.now)).collect();
     let tenants: Vec<Uuid> = told().map(|entry| entry.tenant_id).collect();
-    let names: Vec<&str> = calls().map(|call| call.principal.name.as_str()).collect();
+    let names: Vec<String> = calls().map(|call| call.principal.name.clone()).collect();
     let users: Vec<Uuid> = calls().map(|call| call.principal.user_id.uuid()).collect();
-    let actions: Vec<&str> = calls().map(action_of).collect();
-    let resources: Vec<&str> = told().map(|entry| entry.resource.as_str()).collect();
-    let decisions: Vec<&str> = told().map(|entry| entry.decision).collect();
-    let outcomes: Vec<&str> = told().map(|entry| entry.outcome).collect();
+    let actions: Vec<&'static str> = calls().map(action_of).collect();
+    let resources: Vec<String> = told().map(|entry| entry.resource.clone()).collect();
+    let decisions: Vec<&'static str> = told().map(|entry| entry.decision).collect();
+    let outcomes: Vec<&'static str> = told().map(|entry| entry.outcome).collect();
     let requests: Vec<Uuid> = calls().map(|call| call.request_id.uuid()).collect();
     let sources: Vec<String> = calls().map(|call| call.source_ip.to_string()).collect();
     let details: Vec<Value> = told()
@@ -120,11 +120,23 @@ pub async fn enter_all<'c>(
             Value::Object(detail)
         })
         .collect();
-    let values: [&(dyn store::Param + Sync); 12] = [
-        &ids, &at, &tenants, &names, &users, &actions, &resources, &decisions, &outcomes, &requests,
-        &sources, &details,
-    ];
-    tx.execute(&sql::AUDIT_UPSERT_ALL, &values).await?;
+    tx.later(
+        &sql::AUDIT_UPSERT_ALL,
+        vec![
+            Box::new(ids),
+            Box::new(at),
+            Box::new(tenants),
+            Box::new(names),
+            Box::new(users),
+            Box::new(actions),
+            Box::new(resources),
+            Box::new(decisions),
+            Box::new(outcomes),
+            Box::new(requests),
+            Box::new(sources),
+            Box::new(details),
+        ],
+    );
     Ok(Entries(entries))
 }
 
@@ -142,38 +154,34 @@ pub(crate) async fn finish(store: &Store, call: &Call, error: Option<ErrorCode>)
     store
         .tx(OP_AUDIT_OUTCOME, |tx| {
             // The database merges details, so `committed` stays where a transaction of the call had set it.
-            Box::pin(async move { upsert(tx, call, entry, entry.detail.clone()).await })
+            Box::pin(async move {
+                upsert(tx, call, entry, entry.detail.clone());
+                Ok(())
+            })
         })
         .await
 }
 
-async fn upsert(
-    tx: &mut Tx<'_>,
-    call: &Call,
-    entry: &Entry,
-    detail: Map<String, Value>,
-) -> Result<(), StoreError> {
+/// With the commit: nothing else in the transaction looks at it.
+fn upsert(tx: &mut Tx<'_>, call: &Call, entry: &Entry, detail: Map<String, Value>) {
     let principal = &call.principal;
-    let action = action_of(call);
-    tx.execute(
+    tx.later(
         &sql::AUDIT_UPSERT,
-        &[
-            &call.audit_id.uuid(),
-            &SystemTime::from(call.now),
-            &entry.tenant_id,
-            &principal.name,
-            &principal.user_id.uuid(),
-            &action,
-            &entry.resource,
-            &entry.decision,
-            &entry.outcome,
-            &call.request_id.uuid(),
-            &call.source_ip.to_string(),
-            &Value::Object(detail),
+        vec![
+            Box::new(call.audit_id.uuid()),
+            Box::new(SystemTime::from(call.now)),
+            Box::new(entry.tenant_id),
+            Box::new(principal.name.clone()),
+            Box::new(principal.user_id.uuid()),
+            Box::new(action_of(call)),
+            Box::new(entry.resource.clone()),
+            Box::new(entry.decision),
+            Box::new(entry.outcome),
+            Box::new(call.request_id.uuid()),
+            Box::new(call.source_ip.to_string()),
+            Box::new(Value::Object(detail)),
         ],
-    )
-    .await?;
-    Ok(())
+    );
 }
 
 /// An entry of the system itself, like the making of the first administrator, in the transaction of what it did.

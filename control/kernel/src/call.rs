@@ -105,7 +105,7 @@ impl Call {
                         let running = (f.lock().expect("no holder of this lock panics"))(&mut *tx);
                         let value = running.await?;
                         let entry = audit::Entry::committed(self);
-                        audit::write(tx, self, &entry).await?;
+                        audit::write(tx, self, &entry);
                         Ok::<_, E>((value, entry))
                     })
                 })

@@ -42,7 +42,7 @@ use statements as sql;
 pub(crate) use statements::STATEMENTS;
 pub use taking::{Floor, Taken, start, take};
 
-/// Told once per transaction that made work ready.
+/// Told once per transaction and queue that made work ready, with the queue's name, or with none for any queue.
 pub const CHANNEL: &str = "bc_work";
 /// Lapsed claims taken back per claiming pass; the rest waits for the next.
 const RECLAIM_MAX: i64 = 100;
@@ -142,7 +142,7 @@ pub async fn enqueue(tx: &mut Tx<'_>, queue: Queue, key: &str, delay: Duration) 
         wake(tx, queue, key);
     } else {
         tx.execute(&sql::ENQUEUE, &[&queue.name, &key, &millis(delay), &queue.attempts_max]).await?;
-        tx.notify(CHANNEL, "");
+        tx.notify(CHANNEL, queue.name);
     }
     Ok(())
 }
@@ -150,7 +150,7 @@ pub async fn enqueue(tx: &mut Tx<'_>, queue: Queue, key: &str, delay: Duration) 
 /// Makes the key due now, with the commit. However often within one transaction, it is one row.
 pub fn wake(tx: &mut Tx<'_>, queue: Queue, key: impl Into<String>) {
     tx.later_wake(queue.name, key.into());
-    tx.notify(CHANNEL, "");
+    tx.notify(CHANNEL, queue.name);
 }
 
 /// Makes many keys due now, with the commit.
@@ -205,7 +205,7 @@ async fn again(tx: &mut Tx<'_>, item: &Claimed, delay: Option<Duration>) -> Resu
     if tx.execute(&sql::AGAIN, params).await? == 0 {
         return Ok(Completion::Lost);
     }
-    tx.notify(CHANNEL, "");
+    tx.notify(CHANNEL, item.queue.name);
     Ok(Completion::Again)
 }
 
@@ -223,7 +223,7 @@ pub async fn fail(
     if row.get::<_, &str>("state") == "parked" {
         return Ok(Failure::Parked);
     }
-    tx.notify(CHANNEL, "");
+    tx.notify(CHANNEL, item.queue.name);
     Ok(Failure::Retry)
 }
 
@@ -281,10 +281,30 @@ pub fn backoff(attempts: i32, rng: &dyn Rng) -> Duration {
     half + Duration::from_micros(rng.below(u64::try_from(half.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// In how long [`claim`] would next find something: the earliest due key or lapsing claim. Woken keys are not looked at.
+/// What of a queue has a row in `work`. Woken keys are not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outlook {
+    /// In how long [`claim`] would next find something: the earliest due key or lapsing claim.
+    pub due_in: Option<Duration>,
+    /// Keys that wait for a person; at most [`PARKED_COUNTED_MAX`] are counted.
+    pub parked: u32,
+}
+
+/// More parked keys than this are as bad as this many.
+pub const PARKED_COUNTED_MAX: u32 = 1_000;
+
+pub async fn outlook(tx: &mut Tx<'_>, queue: Queue) -> Result<Outlook, StoreError> {
+    let row = tx.query_one(&sql::OUTLOOK, &[&queue.name, &i64::from(PARKED_COUNTED_MAX)]).await?;
+    let wait: Option<i64> = row.get("wait_ms");
+    Ok(Outlook {
+        due_in: wait.map(|wait| Duration::from_millis(u64::try_from(wait).unwrap_or(0))),
+        parked: u32::try_from(row.get::<_, i64>("parked")).unwrap_or(PARKED_COUNTED_MAX),
+    })
+}
+
+/// [`Outlook::due_in`].
 pub async fn next_due(tx: &mut Tx<'_>, queue: Queue) -> Result<Option<Duration>, StoreError> {
-    let wait: Option<i64> = tx.query_one(&sql::NEXT_DUE, &[&queue.name]).await?.get("wait_ms");
-    Ok(wait.map(|wait| Duration::from_millis(u64::try_from(wait).unwrap_or(0))))
+    Ok(outlook(tx, queue).await?.due_in)
 }
 
 /// Parked keys, longest parked first, of one queue or of all.

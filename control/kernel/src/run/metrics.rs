@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -38,6 +39,7 @@ pub(super) struct Metrics {
     work: Family<Labels, Counter>,
     work_seconds: Times,
     work_together_seconds: Times,
+    parked: Family<Name, Gauge>,
     passes: Family<Labels, Counter>,
     pass_seconds: Times,
 }
@@ -48,6 +50,7 @@ impl Default for Metrics {
             work: Family::default(),
             work_seconds: Family::new_with_constructor(Buckets),
             work_together_seconds: Family::new_with_constructor(Buckets),
+            parked: Family::default(),
             passes: Family::default(),
             pass_seconds: Family::new_with_constructor(Buckets),
         }
@@ -59,6 +62,8 @@ impl Metrics {
         let registry = registry.sub_registry_with_prefix("run");
         registry.register("work", "Keys of queues handled, by result", self.work.clone());
         registry.register("work_seconds", "Time of handling a key", self.work_seconds.clone());
+        let parked = "Keys that failed too often and wait for a person: work.listParked names them";
+        registry.register("work_parked", parked, self.parked.clone());
         let together = self.work_together_seconds.clone();
         registry.register("work_together_seconds", "Time of handling keys in one transaction", together);
         registry.register("passes", "Passes run, by result", self.passes.clone());
@@ -68,6 +73,11 @@ impl Metrics {
     pub(super) fn worked(&self, name: &'static str, result: &'static str, took: Duration) {
         self.work.get_or_create(&Labels { name, result }).inc();
         self.work_seconds.get_or_create(&Name { name }).observe(took.as_secs_f64());
+    }
+
+    /// How many keys of a queue wait for a person. Every process that looks at the queue says the same.
+    pub(super) fn parked(&self, name: &'static str, keys: u32) {
+        self.parked.get_or_create(&Name { name }).set(i64::from(keys));
     }
 
     /// Of keys that were handled together: each took its part of the time.

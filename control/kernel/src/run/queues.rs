@@ -35,7 +35,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// When others have the keys of some wake-ups: about as long as they do.
 const HELD_PAUSE: Duration = Duration::from_millis(20);
 /// Keys for later and keys that failed are looked at this often at most, as there are few of them.
-const LATER_PAUSE: Duration = Duration::from_millis(100);
+const LATER_PAUSE: Duration = Duration::from_millis(250);
 /// One transaction claims at most this many: what it costs to lose with the process.
 const BATCH_MAX: u32 = 32;
 /// A process begins with this many keys one by one, if there are as many.
@@ -90,7 +90,7 @@ impl Dispatcher {
     }
 
     async fn run(&mut self) {
-        let mut signal = self.running.signals.of(work::CHANNEL);
+        let mut signal = self.running.signals.of_queue(self.queue.name());
         loop {
             signal.borrow_and_update();
             let pause = match self.pass().await {
@@ -182,7 +182,8 @@ impl Dispatcher {
 
     /// Settles what has ended, and claims up to `rows` keys that have a row in `work` and up to `wakes` that are woken.
     async fn under_lease(&self, rows: u32, wakes: u32, later: bool) -> Result<Looked, StoreError> {
-        let ended = std::mem::take(&mut *self.ended.lock().expect("no holder of this lock panics"));
+        // They stay until they are settled: this may be dropped at any await, or fail.
+        let ended = self.ended.lock().expect("no holder of this lock panics").clone();
         let (settle, at) = (ended.as_slice(), self.at());
         let (queue, holder, acts) = (self.queue, self.running.holder(), self.handler.acts());
         let done = self.running.store.tx(OP_CLAIM, |tx| {
@@ -190,7 +191,7 @@ impl Dispatcher {
                 let settled =
                     if settle.is_empty() { Default::default() } else { work::settle(tx, settle).await? };
                 let mut floor = at.floor;
-                let (mut claimed, mut taken, mut due) = (Vec::new(), Taken::default(), None);
+                let (mut claimed, mut taken, mut outlook) = (Vec::new(), Taken::default(), None);
                 if rows > 0 && (!acts || may_act(tx).await?) {
                     claimed = work::claim(tx, queue, holder, rows, CLAIM_FOR).await?;
                 }
@@ -200,29 +201,25 @@ impl Dispatcher {
                     claimed.extend(work::start(tx, queue, &taken.keys, holder, CLAIM_FOR).await?);
                 }
                 if later {
-                    due = work::next_due(tx, queue).await?;
+                    outlook = Some(work::outlook(tx, queue).await?);
                 }
-                Ok::<_, StoreError>((settled, claimed, taken, floor, wakes, due))
+                Ok::<_, StoreError>((settled, claimed, taken, floor, wakes, outlook))
             })
         });
-        match done.await {
-            Ok((settled, claimed, taken, floor, asked, due)) => {
-                say_settled(&ended, &settled);
-                self.took(&taken, floor, asked, later);
-                let full = asked > 0 && taken.seen == asked || rows > 0 && claimed.len() >= rows as usize;
-                let mut pause = if full || taken.folded > 0 { Duration::ZERO } else { held_pause(&taken) };
-                if later {
-                    // What is due but another process's is looked at with the period.
-                    let due = if rows > 0 { due.unwrap_or(LOOK_EVERY).max(LATER_PAUSE) } else { LOOK_EVERY };
-                    pause = pause.min(due);
-                }
-                Ok(Looked { claimed, pause })
-            }
-            Err(err) => {
-                self.ended.lock().expect("no holder of this lock panics").extend(ended);
-                Err(err)
+        let (settled, claimed, taken, floor, asked, outlook) = done.await?;
+        self.ended.lock().expect("no holder of this lock panics").drain(..ended.len());
+        say_settled(&ended, &settled);
+        self.took(&taken, floor, asked, later);
+        let full = asked > 0 && taken.seen == asked || rows > 0 && claimed.len() >= rows as usize;
+        let mut pause = if full || taken.folded > 0 { Duration::ZERO } else { held_pause(&taken) };
+        if let Some(outlook) = outlook {
+            self.running.metrics.parked(queue.name(), outlook.parked);
+            // What is due but another process's is looked at with the period.
+            if let (Some(due_in), true) = (outlook.due_in, rows > 0) {
+                pause = pause.min(due_in.max(LATER_PAUSE));
             }
         }
+        Ok(Looked { claimed, pause })
     }
 
     /// Notes what was taken to be run one by one.

@@ -91,12 +91,13 @@ pub(super) const FAIL: Sql = sql(
        run_at = least(run_at, compute_now() + $4::bigint * interval '1 millisecond')
      WHERE work_id = $1 AND claim = $2 AND state = 'running' RETURNING state",
 );
-pub(super) const NEXT_DUE: Sql = sql(
-    "work_next_due",
-    "SELECT greatest(0, ceil(extract(epoch FROM least(
+pub(super) const OUTLOOK: Sql = sql(
+    "work_outlook",
+    "SELECT ceil(extract(epoch FROM least(
        (SELECT min(run_at) FROM work WHERE queue = $1 AND state = 'ready'),
-       (SELECT min(claim_expires_at) FROM work WHERE queue = $1 AND state = 'running')) - compute_now()) * 1000))::bigint
-       AS wait_ms",
+       (SELECT min(claim_expires_at) FROM work WHERE queue = $1 AND state = 'running')) - compute_now()) * 1000)::bigint
+       AS wait_ms,
+       (SELECT count(*) FROM (SELECT 1 FROM work WHERE queue = $1 AND state = 'parked' LIMIT $2) p) AS parked",
 );
 pub(super) const LIST_PARKED: Sql = sql(
     "work_list_parked",
@@ -120,7 +121,7 @@ pub(crate) const STATEMENTS: &[Sql] = &[
     COMPLETE,
     AGAIN,
     FAIL,
-    NEXT_DUE,
+    OUTLOOK,
     LIST_PARKED,
     REQUEUE,
 ];

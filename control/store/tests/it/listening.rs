@@ -39,8 +39,8 @@ async fn notifications_fold_and_a_reconnect_counts_as_one_of_every_channel() {
     tell(&db.store, 3).await;
     let told = next(&mut listener).await;
     assert_eq!((told.channels.clone(), told.reconnected), (BTreeSet::from(["bc_work"]), false));
-    // A wake-up of the queue names no key: any may be due.
-    assert_eq!(told.named("bc_work"), None);
+    // A wake-up names its queue and no key: any may be due.
+    assert_eq!(told.named("bc_work"), Some(&BTreeSet::from(["q".to_owned()])));
     let more = tokio::time::timeout(Duration::from_millis(200), listener.next()).await;
     assert!(more.is_err(), "one transaction tells once: {more:?}");
 

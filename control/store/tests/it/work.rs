@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use kit::{Rng, SeededRng};
-use store::work::{self, Claimed, Completion, Failure, Floor, Outcome, Queue};
+use store::work::{self, Claimed, Completion, Failure, Floor, Outcome, Outlook, Queue};
 use store::{Store, StoreError, sql};
 use testkit::db;
 
@@ -162,6 +162,8 @@ async fn a_key_that_keeps_failing_is_parked_and_runs_after_a_requeue() {
     assert_eq!(parked.len(), 1);
     assert_eq!((parked[0].key.as_str(), parked[0].last_error.as_deref()), ("k", Some("no such host")));
     assert!(in_tx!(time.store, |tx| work::list_parked(tx, Some("other"), 10)).is_empty());
+    let outlook = in_tx!(time.store, |tx| work::outlook(tx, QUEUE));
+    assert_eq!(outlook, Outlook { due_in: None, parked: 1 });
 
     let id = parked[0].work_id;
     assert!(in_tx!(time.store, |tx| work::requeue(tx, id)));
