@@ -58,6 +58,14 @@ const BENCHES: &[Bench] = &[
         long: &[],
     },
     Bench {
+        name: "queue",
+        what: "keys taken and events relayed, beside a 200-row SKIP LOCKED dequeue (--snapshot: beside an old snapshot)",
+        how: How::Example { package: "store", example: "queue_bench" },
+        minutes: 3,
+        short: &["--snapshot"],
+        long: &[],
+    },
+    Bench {
         name: "journal",
         what: "durable commits of the daemon's journal, beside append + fdatasync",
         how: How::Bench { programs: &[] },

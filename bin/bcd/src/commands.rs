@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::machine::JournalLayer;
+
 mod doctor;
 mod hardware;
 mod join;
@@ -52,7 +54,8 @@ enum Command {
     Version,
 }
 
-pub fn main() -> ExitCode {
+/// The program. `journal_layer` is for a daemon that is there to be tested.
+pub fn main(journal_layer: Option<JournalLayer>) -> ExitCode {
     // Before clap sees it: an error of clap's would repeat the argument.
     if std::env::args().skip(1).any(|argument| pki::looks_like_secret(&argument)) {
         eprintln!("error: an argument looks like a secret; every process on this machine can read arguments");
@@ -75,7 +78,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    let outcome = runtime.block_on(run(cli.command));
+    let outcome = runtime.block_on(run(cli.command, journal_layer));
     // A reader stuck in a driver must not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     match outcome {
@@ -87,10 +90,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<ExitCode> {
+async fn run(command: Command, journal_layer: Option<JournalLayer>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Join(args) => join::run(args).await,
-        Command::Node(args) => node::run(args).await,
+        Command::Node(args) => node::run(args, journal_layer).await,
         Command::Status(args) => status::run(args).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Hardware(args) => hardware::run(args).await,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent::identity::FileIdentity;
-use agent::journal::{Limits, RedbJournal};
+use agent::journal::{JournalStore, Limits, RedbJournal};
 use agent::link::Link;
 use agent::run::{Agent, AgentParts};
 use anyhow::Context;
@@ -14,6 +14,9 @@ use sha2::{Digest, Sha256};
 
 const HOSTNAME_BYTES_MAX: u64 = 1024;
 
+/// Put between an agent and its journal, to see what the agent makes of one that fails it.
+pub type JournalLayer = fn(Arc<dyn JournalStore>) -> Arc<dyn JournalStore>;
+
 pub struct Machine {
     pub data_dir: PathBuf,
     pub ports: NodePorts,
@@ -21,6 +24,8 @@ pub struct Machine {
     /// What a reboot command does; the ports' own when absent.
     pub host: Option<Arc<dyn agent::hardware::Host>>,
     pub journal_file_bytes_max: u64,
+    /// None in a daemon that ships.
+    pub journal_layer: Option<JournalLayer>,
     pub limits: Limits,
     /// Where `bcd status` asks; none for a simulated machine.
     pub status_socket: Option<PathBuf>,
@@ -38,6 +43,7 @@ pub async fn start(machine: Machine, supervisor: &Supervisor) -> anyhow::Result<
         tokio::task::spawn_blocking(move || RedbJournal::open(&journal_path, bytes_max, &*rng, now))
             .await
             .context("open the journal")??;
+    let journal: Arc<dyn JournalStore> = Arc::new(journal);
     let agent = agent::run::run(
         AgentParts {
             agent_version: crate::VERSION.to_owned(),
@@ -46,7 +52,10 @@ pub async fn start(machine: Machine, supervisor: &Supervisor) -> anyhow::Result<
             clock: machine.clock.clone(),
             rng: machine.rng,
             link: machine.link,
-            journal: Arc::new(journal),
+            journal: match machine.journal_layer {
+                Some(layer) => layer(journal),
+                None => journal,
+            },
             identity: Arc::new(FileIdentity::new(&machine.data_dir)),
             convergers: parts.convergers,
             kinds: parts.kinds,

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bcd::commands::main()
+    bcd::commands::main(None)
 }

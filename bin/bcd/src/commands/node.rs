@@ -14,7 +14,7 @@ use kit::{Clock, OnEnd, OsRng, Supervisor, SystemClock};
 use model::Role;
 
 use super::ConfigFlag;
-use crate::machine::{self, Machine};
+use crate::machine::{self, JournalLayer, Machine};
 
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -24,7 +24,7 @@ pub struct NodeArgs {
     config: ConfigFlag,
 }
 
-pub async fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
+pub async fn run(args: NodeArgs, journal_layer: Option<JournalLayer>) -> anyhow::Result<ExitCode> {
     let config = agent::config::load(&args.config.config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let logs = Arc::new(LogRing::new(clock.clone()));
@@ -49,6 +49,7 @@ pub async fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         link: Arc::new(link),
         host: None,
         journal_file_bytes_max: config.journal_file_bytes_max,
+        journal_layer,
         limits: config.limits(),
         status_socket: Some(config.socket_path.clone()),
         clock,

@@ -11,7 +11,7 @@ use kernel::run::Running;
 use kernel::run::drive::DrivenQueue;
 use kernel::{Fault, QueueHandler};
 use kit::{OsRng, Supervisor, SystemClock};
-use model::{Id, NodeId};
+use model::NodeId;
 use pki::{OsEntropy, Purpose, SigningKey};
 use prost::Message;
 use store::Op;

@@ -9,6 +9,7 @@ mod migrations;
 mod outbox;
 mod partitions;
 mod restored;
+mod taking;
 mod tls;
 mod transactions;
 mod work;

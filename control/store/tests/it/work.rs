@@ -1,28 +1,25 @@
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::time::Duration;
-
-use kit::{Rng, SeededRng};
-use store::work::{self, Claimed, Completion, Failure, Floor, Outcome, Outlook, Queue};
+use store::work::{self, Claimed, Completion, Failure, Floor, Outlook, Queue};
 use store::{Store, StoreError, sql};
 use testkit::db;
 
 use crate::{Clocked, in_tx};
 
-const QUEUE: Queue = Queue::new("instance", 3);
+pub const QUEUE: Queue = Queue::new("instance", 3);
 const LEASE: Duration = Duration::from_secs(30);
-const START: &str = "2026-03-01T00:00:00Z";
+pub const START: &str = "2026-03-01T00:00:00Z";
 
 async fn enqueue(store: &Store, key: &str, delay: Duration) {
     in_tx!(store, |tx| work::enqueue(tx, QUEUE, key, delay))
 }
 
-async fn wake(store: &Store, key: &str) {
+pub async fn wake(store: &Store, key: &str) {
     enqueue(store, key, Duration::ZERO).await;
 }
 
 /// What is due, woken keys last, under a lease each.
-async fn claim(store: &Store, batch: u32) -> Vec<Claimed> {
+pub async fn claim(store: &Store, batch: u32) -> Vec<Claimed> {
     in_tx!(store, |tx| async move {
         let mut items = work::claim(tx, QUEUE, "worker-1", batch, LEASE).await?;
         let taken = work::take(tx, QUEUE, &mut Floor::default(), batch, true).await?;
@@ -33,13 +30,13 @@ async fn claim(store: &Store, batch: u32) -> Vec<Claimed> {
     })
 }
 
-async fn claim_one(store: &Store) -> Claimed {
+pub async fn claim_one(store: &Store) -> Claimed {
     let mut items = claim(store, 10).await;
     assert_eq!(items.len(), 1, "{items:?}");
     items.remove(0)
 }
 
-async fn complete(store: &Store, item: &Claimed) -> Completion {
+pub async fn complete(store: &Store, item: &Claimed) -> Completion {
     in_tx!(store, |tx| work::complete(tx, item))
 }
 
@@ -274,230 +271,6 @@ async fn whatever_is_written_before_a_wake_up_is_seen_by_some_later_pass() {
     })
     .await;
     assert_eq!(db.scalar_i64("SELECT sum(seen) FROM intent").await, 120);
-}
-
-/// Takes woken keys in one transaction and does nothing about them.
-async fn take(store: &Store, floor: &mut Floor, wakes: u32) -> Vec<String> {
-    let at = *floor;
-    let (keys, next) = in_tx!(store, |tx| async move {
-        let mut floor = at;
-        let taken = work::take(tx, QUEUE, &mut floor, wakes, true).await?;
-        Ok((taken.keys, floor))
-    });
-    *floor = next;
-    keys
-}
-
-#[tokio::test]
-async fn what_is_taken_is_back_when_the_transaction_fails_and_gone_when_it_commits() {
-    let db = db().await;
-    for key in ["b", "a", "b"] {
-        wake(&db.store, key).await;
-    }
-    let floor = &Mutex::new(Floor::default());
-    let failed = db
-        .store
-        .tx(crate::OP, |tx| {
-            Box::pin(async move {
-                let mut at = *floor.lock().unwrap();
-                let taken = work::take(tx, QUEUE, &mut at, 10, true).await?;
-                *floor.lock().unwrap() = at;
-                assert_eq!((taken.keys, taken.seen), (vec!["a".to_owned(), "b".to_owned()], 3));
-                tx.execute(&sql("broken", "SELECT 1 / 0"), &[]).await
-            })
-        })
-        .await;
-    failed.unwrap_err();
-    let mut floor = *floor.lock().unwrap();
-    assert_eq!(take(&db.store, &mut floor, 10).await, ["a", "b"]);
-    assert!(take(&db.store, &mut floor, 10).await.is_empty());
-}
-
-#[tokio::test]
-async fn a_key_is_taken_by_one_at_a_time_and_others_are_free() {
-    let db = db().await;
-    wake(&db.store, "k").await;
-    let store = &db.store;
-    store
-        .tx(crate::OP, |tx| {
-            Box::pin(async move {
-                work::take(tx, QUEUE, &mut Floor::default(), 10, true).await?;
-                wake(store, "k").await;
-                wake(store, "other").await;
-                let held = in_tx!(store, |tx| async move {
-                    let taken = work::take(tx, QUEUE, &mut Floor::default(), 10, true).await?;
-                    assert_eq!(taken.keys, ["other"]);
-                    Ok(taken.held)
-                });
-                assert_eq!(held, 1, "the key that runs has another wake-up, which is left");
-                Ok::<_, StoreError>(())
-            })
-        })
-        .await
-        .unwrap();
-    assert_eq!(take(&db.store, &mut Floor::default(), 10).await, ["k"]);
-}
-
-#[tokio::test]
-async fn a_wake_up_of_a_key_under_a_lease_is_folded_and_not_taken() {
-    let db = db().await;
-    wake(&db.store, "k").await;
-    let item = claim_one(&db.store).await;
-    wake(&db.store, "k").await;
-    assert!(take(&db.store, &mut Floor::default(), 10).await.is_empty());
-    assert_eq!(complete(&db.store, &item).await, Completion::Again);
-    let item = claim_one(&db.store).await;
-    assert_eq!(complete(&db.store, &item).await, Completion::Done);
-}
-
-#[tokio::test]
-async fn many_keys_are_settled_at_once_each_by_its_own_end() {
-    let db = db().await;
-    let time = Clocked::open(&db, START).await;
-    let names = ["done", "again", "failed", "woken", "lost"];
-    for key in names {
-        wake(&time.store, key).await;
-    }
-    let items = claim(&time.store, 10).await;
-    let item = |key: &str| items.iter().find(|item| item.key == key).unwrap().clone();
-    wake(&time.store, "woken").await;
-    assert!(take(&time.store, &mut Floor::default(), 10).await.is_empty());
-    let lost = item("lost");
-    assert_eq!(complete(&time.store, &lost).await, Completion::Done);
-    let failure = Outcome::Failed("no\0such host".to_owned(), Duration::from_secs(5));
-    let ended = [
-        (item("done"), Outcome::Done),
-        (item("again"), Outcome::Again(Duration::from_secs(60))),
-        (item("failed"), failure),
-        (item("woken"), Outcome::Done),
-        (lost, Outcome::Done),
-    ];
-    let ended = ended.as_slice();
-    let settled = in_tx!(time.store, |tx| work::settle(tx, ended));
-    assert_eq!((settled.lost, settled.parked), (vec![4], vec![]));
-    let due =
-        async || -> Vec<String> { claim(&time.store, 10).await.into_iter().map(|item| item.key).collect() };
-    assert_eq!(due().await, ["woken"]);
-    time.advance(Duration::from_secs(5));
-    assert_eq!(due().await, ["failed"]);
-    assert_eq!(db.scalar_text("SELECT last_error FROM work WHERE key = 'failed'").await, "nosuch host");
-}
-
-#[tokio::test]
-async fn an_old_snapshot_does_not_make_every_look_pass_what_was_taken() {
-    let db = db().await;
-    let store = &db.store;
-    let visited =
-        "SELECT coalesce(idx_tup_read, 0) FROM pg_stat_user_indexes WHERE indexrelname = 'work_wakes_idx'";
-    store
-        .tx(crate::OP, |tx| {
-            Box::pin(async move {
-                tx.execute(&sql("isolate", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"), &[]).await?;
-                tx.query(&sql("snapshot", "SELECT count(*) FROM work_wakes"), &[]).await?;
-                let mut floor = Floor::default();
-                for round in 0..40 {
-                    let keys: Vec<String> = (0..50).map(|n| format!("{round}-{n}")).collect();
-                    let keys = keys.as_slice();
-                    in_tx!(store, |tx| work::enqueue_all(tx, QUEUE, keys));
-                    assert_eq!(take(store, &mut floor, 200).await.len(), 50);
-                }
-                Ok::<_, StoreError>(())
-            })
-        })
-        .await
-        .unwrap();
-    let read = testkit::eventually(Duration::from_secs(20), || async {
-        // Sessions hand their counts in when they rest.
-        store.read(&sql("flush", "SELECT pg_stat_force_next_flush()"), &[]).await.unwrap();
-        match db.scalar_i64(visited).await {
-            0 => Err("nothing was counted yet"),
-            read => Ok(read),
-        }
-    })
-    .await;
-    // Twice what is there and what was before it; from the front each time it would be some 80,000.
-    assert!(read < 20_000, "{read} entries were read to take 2,000");
-}
-
-/// Every change is seen by a pass that begins after it, whatever the order in which takers, wakers and failures come.
-#[tokio::test]
-async fn no_wake_up_is_lost_between_takers_that_fail_and_wakers_that_tarry() {
-    for seed in 1..=3 {
-        let db = db().await;
-        db.batch("CREATE TABLE intent (key text PRIMARY KEY, wanted int, seen int)").await;
-        db.batch("INSERT INTO intent SELECT 'k' || n, 0, 0 FROM generate_series(0, 9) AS n").await;
-        let wakers = async |n: u64| {
-            let rng = SeededRng::new(seed * 100 + n);
-            for _ in 0..60 {
-                want_one(&db.store, &rng).await;
-            }
-        };
-        let takers = async |n: u64| {
-            let rng = SeededRng::new(seed * 100 + 50 + n);
-            let mut floor = Floor::default();
-            for _ in 0..60 {
-                see_all(&db.store, &rng, &mut floor).await;
-            }
-        };
-        tokio::join!(wakers(1), wakers(2), wakers(3), takers(1), takers(2), takers(3));
-        let (rng, mut floor) = (SeededRng::new(seed), Floor::default());
-        for _ in 0..20 {
-            see_all(&db.store, &rng, &mut floor).await;
-        }
-        assert_eq!(db.scalar_i64("SELECT count(*) FROM work_wakes").await, 0, "seed {seed}");
-        let behind = "SELECT count(*) FROM intent WHERE seen <> wanted";
-        assert_eq!(db.scalar_i64(behind).await, 0, "seed {seed}");
-        assert_eq!(db.scalar_i64("SELECT sum(seen) FROM intent").await, 180, "seed {seed}");
-    }
-}
-
-/// Wants one more of some key, and wakes it; takes its time to commit.
-async fn want_one(store: &Store, rng: &dyn Rng) {
-    let (key, tarries) = (&format!("k{}", rng.below(10)), rng.below(4));
-    store
-        .tx(crate::OP, |tx| {
-            Box::pin(async move {
-                tx.execute(&sql("want", "UPDATE intent SET wanted = wanted + 1 WHERE key = $1"), &[key])
-                    .await?;
-                work::wake(tx, QUEUE, key.as_str());
-                for _ in 0..tarries {
-                    tx.now().await?;
-                }
-                Ok::<_, StoreError>(())
-            })
-        })
-        .await
-        .unwrap();
-}
-
-/// Takes some keys, looks at what is wanted of them, tarries, and records it; one in four fails at the end.
-async fn see_all(store: &Store, rng: &dyn Rng, floor: &mut Floor) {
-    let (at, wakes) = (*floor, u32::try_from(1 + rng.below(6)).unwrap());
-    let (tarries, fails) = (rng.below(4), rng.below(4) == 0);
-    let seen = store
-        .tx(crate::OP, |tx| {
-            Box::pin(async move {
-                let mut floor = at;
-                let keys = work::take(tx, QUEUE, &mut floor, wakes, true).await?.keys;
-                let look = sql("look", "SELECT key, wanted FROM intent WHERE key = ANY($1)");
-                let rows = tx.query(&look, &[&keys]).await?;
-                for _ in 0..tarries {
-                    tx.now().await?;
-                }
-                let see = sql("see", "UPDATE intent SET seen = $2 WHERE key = $1");
-                for row in &rows {
-                    tx.execute(&see, &[&row.get::<_, &str>("key"), &row.get::<_, i32>("wanted")]).await?;
-                }
-                if fails {
-                    tx.execute(&sql("broken", "SELECT 1 / 0"), &[]).await?;
-                }
-                Ok::<_, StoreError>(floor)
-            })
-        })
-        .await;
-    if let Ok(next) = seen {
-        *floor = next;
-    }
 }
 
 #[tokio::test]
