@@ -6,6 +6,7 @@ mod dev;
 mod edges;
 mod packages;
 mod run;
+mod sim;
 mod test;
 mod tidy;
 
@@ -40,6 +41,8 @@ enum Task {
     Check,
     /// The rules that no compiler knows: crate edges, file sizes, documents that mirror code.
     Tidy,
+    /// Explore the protocol under faults: seeds, one scenario, or faults built into the code.
+    Sim(sim::Args),
     /// Measure, with the bound of the same run beside each figure. Without a name, lists the benchmarks.
     Bench(bench::Args),
 }
@@ -61,6 +64,7 @@ fn run_task(task: Task) -> anyhow::Result<()> {
         Task::Test { args } => test::run(&args),
         Task::Check => check::run(),
         Task::Tidy => tidy::run(),
+        Task::Sim(args) => sim::run(&args),
         Task::Bench(args) => bench::run(&args),
     }
 }

@@ -10,13 +10,16 @@ use kernel::ports::delivery::{
     LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate,
     SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
-use kit::Clock;
+use kit::{Clock, mutant};
 use model::lifecycle::CommandState;
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 use tokio::sync::{Notify, oneshot};
 
+mod inspect;
 mod pokes;
 mod rules;
+
+pub use inspect::{CommandView, SessionView};
 
 use pokes::Pokes;
 
@@ -151,7 +154,8 @@ impl MemoryDelivery {
         let now = self.clock.now();
         let mut state = self.lock();
         let held = state.gateways.get(&lease.gateway_id);
-        if held.is_some_and(|gateway| gateway.epoch == lease.epoch && gateway.until > now) {
+        let holds = held.is_some_and(|gateway| gateway.epoch == lease.epoch && gateway.until > now);
+        if holds || mutant::on("delivery.lease-ignored") {
             Ok(work(&mut state))
         } else {
             Err(DeliveryError::LeaseLost)

@@ -1,6 +1,7 @@
 //! Whether a delivered command may run. Pure checks, in an order that is part of the protocol: the first that fails
 //! names the answer.
 
+use kit::mutant;
 use model::command::RejectReason;
 use model::{CommandKind, Role, Timestamp};
 use pki::Purpose;
@@ -40,7 +41,7 @@ const EARLY_ALLOWANCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub fn check(facts: &Facts<'_>, body: &CommandBody, command: &Command) -> Verdict {
     let reject = |reason, message: &str| Verdict::Reject(reason, message.to_owned());
-    if body.node_id != facts.node_id {
+    if body.node_id != facts.node_id && !mutant::on("agent.command-of-any-node") {
         return reject(RejectReason::Unsupported, "the command names another node");
     }
     let kind = match supported(facts, &body.kind) {
@@ -48,7 +49,8 @@ pub fn check(facts: &Facts<'_>, body: &CommandBody, command: &Command) -> Verdic
         Err(message) => return Verdict::Reject(RejectReason::Unsupported, message),
     };
     let over = body.not_after_ms == 0 || facts.now.millis() > millis(body.not_after_ms);
-    if body.min_generation > facts.applied_generation {
+    let over = over && !mutant::on("agent.deadline-ignored");
+    if body.min_generation > facts.applied_generation && !mutant::on("agent.generation-not-awaited") {
         let held = facts.applied_generation;
         return if over {
             let message = format!("it needs generation {}, this node holds {held}", body.min_generation);
@@ -63,9 +65,10 @@ pub fn check(facts: &Facts<'_>, body: &CommandBody, command: &Command) -> Verdic
     let signature = command.signature.as_ref().map_or(&[][..], |signature| &signature.value);
     match facts.verifier.verify_bytes(Purpose::Command, &command.body, signature, facts.now) {
         Ok(()) => {}
+        Err(_) if mutant::on("agent.command-unsigned") => {}
         Err(refused) => return Verdict::Reject(RejectReason::BadSignature, refused.to_string()),
     }
-    if body.deployment_epoch < facts.deployment_epoch {
+    if body.deployment_epoch < facts.deployment_epoch && !mutant::on("agent.command-of-older-epoch") {
         let message = format!(
             "it is of deployment epoch {}, this node has seen {}",
             body.deployment_epoch, facts.deployment_epoch

@@ -1,6 +1,7 @@
 //! Whether a delivered spec is taken. Pure: what is taken is journaled first and converged after.
 
 use bytes::Bytes;
+use kit::mutant;
 use model::{NodeId, Timestamp};
 use pki::Purpose;
 use pki::worker::{CommandVerifier, SignatureRefused};
@@ -85,7 +86,7 @@ struct RawBody {
 /// Checks a delivered spec and puts it together with what is held.
 pub fn judge(facts: &Facts<'_>, delivered: &DesiredState) -> Result<(StoredSpec, HeldSpec), SpecRefused> {
     let body: DesiredStateBody = wire::decode("desired state", &delivered.body, SPEC_BODY_BYTES_MAX)?;
-    if body.node_id != facts.node_id.to_string() {
+    if body.node_id != facts.node_id.to_string() && !mutant::on("agent.spec-of-any-node") {
         return Err(SpecRefused::OtherNode);
     }
     let given = body.generation;
@@ -93,17 +94,20 @@ pub fn judge(facts: &Facts<'_>, delivered: &DesiredState) -> Result<(StoredSpec,
         return Err(SpecRefused::NotNewer { given, held: held.generation });
     }
     let signature = delivered.signature.as_ref().map(|signature| signature.value.clone()).unwrap_or_default();
-    facts.verifier.verify_bytes(Purpose::DesiredState, &delivered.body, &signature, facts.now)?;
-    if body.deployment_epoch < facts.marks.deployment_epoch {
+    let verified = facts.verifier.verify_bytes(Purpose::DesiredState, &delivered.body, &signature, facts.now);
+    if !mutant::on("agent.spec-unsigned") {
+        verified?;
+    }
+    if body.deployment_epoch < facts.marks.deployment_epoch && !mutant::on("agent.spec-of-older-epoch") {
         return Err(SpecRefused::OlderEpoch {
             given: body.deployment_epoch,
             mark: facts.marks.deployment_epoch,
         });
     }
-    if given < facts.marks.generation {
+    if given < facts.marks.generation && !mutant::on("agent.spec-below-mark") {
         return Err(SpecRefused::BelowMark { given, mark: facts.marks.generation });
     }
-    if facts.marks.is_fresh() {
+    if facts.marks.is_fresh() && !mutant::on("agent.fresh-takes-unbound") {
         check_binding(facts, delivered, &body)?;
     }
     let base = facts.held.map(|held| (held.generation, &held.spec));

@@ -6,6 +6,7 @@ pub(crate) mod update;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use kit::mutant;
 use model::command::RejectReason;
 use model::{CommandId, CommandKind, Lane, NodeId, Timestamp};
 use pki::SigningKey;
@@ -228,7 +229,8 @@ impl Dispatcher {
             let mut at = 0;
             while let Some(id) = self.next_in(lane, at) {
                 let job = &self.jobs[&id];
-                if job.keys.iter().any(|key| self.locks.contains(key) || waiting.contains(key)) {
+                let locked = job.keys.iter().any(|key| self.locks.contains(key) || waiting.contains(key));
+                if locked && !mutant::on("agent.locks-ignored") {
                     waiting.extend(job.keys.iter().cloned());
                     at += 1;
                     continue;
@@ -253,7 +255,8 @@ impl Dispatcher {
 
     fn next_in(&self, lane: Lane, at: usize) -> Option<CommandId> {
         let state = self.lanes.get(&lane)?;
-        if state.running >= lane.workers() { None } else { state.queue.get(at).copied() }
+        let full = state.running >= lane.workers() && !mutant::on("agent.workers-unbounded");
+        if full { None } else { state.queue.get(at).copied() }
     }
 
     fn start(&mut self, lane: Lane, id: CommandId, cx: &mut Cx<'_>) {
@@ -261,7 +264,9 @@ impl Dispatcher {
         let Phase::Queued(payload) = std::mem::replace(&mut job.phase, Phase::Running) else { return };
         self.locks.extend(job.keys.iter().cloned());
         self.lanes.entry(lane).or_default().running += 1;
-        cx.journal.running(id, job.kind.name(), cx.boot_id, cx.at);
+        if !mutant::on("agent.running-not-journaled") {
+            cx.journal.running(id, job.kind.name(), cx.boot_id, cx.at);
+        }
         cx.effects.push(Effect::Run { id, payload, not_after: job.not_after, kind: job.kind });
         cx.send(update::standing(id, CommandState::Running, cx.boot_id));
     }
@@ -285,7 +290,9 @@ impl Dispatcher {
     fn release(&mut self, id: CommandId) {
         let Some(job) = self.jobs.remove(&id) else { return };
         let state = self.lanes.entry(job.kind.policy().lane).or_default();
-        state.admitted = state.admitted.saturating_sub(1);
+        if !mutant::on("agent.credit-kept") {
+            state.admitted = state.admitted.saturating_sub(1);
+        }
         if matches!(job.phase, Phase::Running) {
             state.running = state.running.saturating_sub(1);
             for key in &job.keys {
@@ -348,7 +355,9 @@ pub fn settle(cx: &mut Cx<'_>, id: CommandId, kind: &str, mut update: CommandUpd
     if CommandKind::parse(kind).is_some_and(|kind| kind.policy().attested) {
         update.signature = Some(update::attest(&update, cx.node_id, cx.signer));
     }
-    cx.journal.done(id, kind, update.clone(), cx.at);
+    if !mutant::on("agent.result-not-journaled") {
+        cx.journal.done(id, kind, update.clone(), cx.at);
+    }
     cx.send(update);
 }
 

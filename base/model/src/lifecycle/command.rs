@@ -95,12 +95,13 @@ impl CommandState {
             (S::Dispatched | S::Acked, E::Running) => Ok(S::Running),
             (S::Dispatched | S::Acked | S::Running, E::Succeeded) => Ok(S::Succeeded),
             (S::Dispatched | S::Acked | S::Running, E::Failed) => Ok(S::Failed),
-            (S::Dispatched | S::Acked, E::Rejected) => Ok(S::Rejected),
+            // What is safe to repeat is checked again when it is sent again, and may be refused then though it had run.
+            (S::Dispatched | S::Acked | S::Running, E::Rejected) => Ok(S::Rejected),
             (S::Dispatched | S::Acked | S::Running, E::Cancelled) => Ok(S::Cancelled),
             (S::Pending, E::Busy | E::Acked | E::Running | E::Succeeded | E::Failed | E::Rejected)
             | (S::Dispatched, E::Expired)
             | (S::Acked, E::Busy | E::Acked | E::Expired)
-            | (S::Running, E::Busy | E::Acked | E::Running | E::Rejected | E::Expired)
+            | (S::Running, E::Busy | E::Acked | E::Running | E::Expired)
             | (
                 S::Succeeded | S::Failed | S::Rejected | S::Cancelled | S::Expired,
                 E::Sent
@@ -161,6 +162,11 @@ mod tests {
     #[test]
     fn a_result_lands_though_its_acknowledgement_was_lost() {
         assert_eq!(CommandState::Dispatched.next(CommandEvent::Succeeded), Ok(CommandState::Succeeded));
+    }
+
+    #[test]
+    fn a_command_that_is_refused_when_it_is_sent_again_is_settled() {
+        assert_eq!(CommandState::Running.next(CommandEvent::Rejected), Ok(CommandState::Rejected));
     }
 
     #[test]

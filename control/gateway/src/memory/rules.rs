@@ -4,6 +4,7 @@ use kernel::ports::delivery::{
     GatewayLease, HelloFacts, LaneCredits, ReportedEvent, ReportedStatus, ReportedUpdate, SessionEnd,
     SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
+use kit::mutant;
 use model::lifecycle::CommandState;
 use model::{CommandId, CommandKind, JournalId, NodeId, Timestamp};
 
@@ -17,12 +18,15 @@ impl State {
     /// The session, while it is open and this gateway's.
     pub(super) fn held(&mut self, lease: GatewayLease, key: SessionKey) -> Option<&mut Session> {
         let session = self.nodes.get_mut(&key.node_id)?.session.as_mut()?;
-        (session.open && session.epoch == key.epoch && session.gateway == lease).then_some(session)
+        let current = session.open && session.epoch == key.epoch && session.gateway == lease;
+        (current || mutant::on("delivery.session-ignored")).then_some(session)
     }
 
     fn is_held(&self, lease: GatewayLease, key: SessionKey) -> bool {
         let session = self.nodes.get(&key.node_id).and_then(|node| node.session.as_ref());
-        session.is_some_and(|held| held.open && held.epoch == key.epoch && held.gateway == lease)
+        let current =
+            session.is_some_and(|held| held.open && held.epoch == key.epoch && held.gateway == lease);
+        current || mutant::on("delivery.session-ignored")
     }
 
     /// Whether anything may be sent to the node.
@@ -95,6 +99,7 @@ impl State {
 
     fn resume(&mut self, hello: &HelloFacts, before: Option<&Session>, epoch: u64) -> Vec<StoredCommand> {
         let same_journal = before.is_some_and(|session| session.journal_id == hello.journal_id);
+        let same_journal = same_journal || mutant::on("delivery.journal-loss-ignored");
         let rebooted = before.is_some_and(|session| session.boot_id != hello.boot_id);
         let mut replay = Vec::new();
         for command in &mut self.commands {
@@ -154,7 +159,9 @@ impl State {
                     command.settle(CommandState::Cancelled, reason);
                     continue;
                 }
-                command.state = CommandState::Dispatched;
+                if !mutant::on("delivery.claimed-again") {
+                    command.state = CommandState::Dispatched;
+                }
                 command.session_epoch = session.epoch;
                 command.stored.attempt += 1;
                 claimed.push(command.stored.clone());
@@ -194,9 +201,9 @@ impl State {
                 continue;
             }
             let node_id = update.session.node_id;
-            if let Some(command) =
-                self.command(update.command_id).filter(|command| command.stored.node_id == node_id)
-                && let Ok(next) = command.state.next(update.event)
+            if let Some(command) = self.command(update.command_id).filter(|command| {
+                command.stored.node_id == node_id || mutant::on("delivery.result-of-any-node")
+            }) && let Ok(next) = moved(command.state, &update)
             {
                 command.state = next;
                 if next.terminal() {
@@ -222,8 +229,16 @@ impl State {
         let session = self.held(lease, key).filter(|session| session.journal_id == journal_id)?;
         let acked = session.acked;
         let last = events.last().map_or(acked, |event| event.seq.max(acked));
+        let last = if mutant::on("delivery.event-ack-falls") {
+            events.last().map_or(acked, |e| e.seq)
+        } else {
+            last
+        };
         session.acked = last;
         let node = self.nodes.get_mut(&key.node_id)?;
+        if mutant::on("delivery.events-dropped") {
+            return Some(last);
+        }
         for event in events.into_iter().filter(|event| event.seq > acked) {
             node.events.entry((journal_id, event.seq)).or_insert(event);
         }
@@ -237,7 +252,12 @@ impl State {
             }
             let Some(node) = self.nodes.get_mut(&status.session.node_id) else { continue };
             let newest = node.spec.as_ref().map_or(0, |spec| spec.generation);
-            node.observed_generation = node.observed_generation.max(status.observed_generation.min(newest));
+            let observed = status.observed_generation;
+            node.observed_generation = if mutant::on("delivery.observed-as-told") {
+                observed
+            } else {
+                node.observed_generation.max(observed.min(newest))
+            };
             status.applied_generation = status.applied_generation.min(newest);
             node.status = Some(status);
         }
@@ -259,6 +279,14 @@ impl Command {
         self.state = state;
         self.reason = reason.to_owned();
     }
+}
+
+/// Where a report moves a command.
+fn moved(state: CommandState, update: &ReportedUpdate) -> Result<CommandState, model::lifecycle::Refused> {
+    if mutant::on("delivery.settled-moves") && state.terminal() {
+        return CommandState::Running.next(update.event);
+    }
+    state.next(update.event)
 }
 
 fn acked(node: &Node, before: Option<&Session>, journal_id: JournalId) -> u64 {

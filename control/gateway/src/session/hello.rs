@@ -1,6 +1,7 @@
 //! The first frame of a node, read strictly: everything in it is bounded here, before anything else looks at it.
 
 use kernel::ports::delivery::{HelloFacts, InFlight, ReportedUpdate, SessionKey};
+use kit::mutant;
 use model::{CommandId, JournalId, NodeId};
 use wire::inventory::SectionName;
 use wire::limits::{HELLO_COMMANDS_MAX, SPEC_BODY_BYTES_MAX};
@@ -46,11 +47,11 @@ pub(super) fn parse(
     cert_serial: &str,
 ) -> Result<(HelloFacts, Greeting), Refused> {
     // Whom it is from comes first: nothing else of a stranger's Hello is worth an answer.
-    if hello.node_id != node_id.to_string() {
+    if hello.node_id != node_id.to_string() && !mutant::on("gateway.hello-of-any-node") {
         return Err(Refused::WrongNode);
     }
     let protocol = PROTOCOL_MAX.min(hello.protocol_max);
-    if protocol < PROTOCOL_MIN.max(hello.protocol_min) {
+    if protocol < PROTOCOL_MIN.max(hello.protocol_min) && !mutant::on("gateway.any-version") {
         return Err(Refused::UpgradeRequired);
     }
     bound(hello.agent_version.len() <= VERSION_BYTES_MAX, "agent_version")?;

@@ -1,13 +1,15 @@
 //! What a node's frames do.
 
 use kernel::ports::delivery::SessionKey;
+use kit::mutant;
+use model::lifecycle::CommandEvent;
 use prost::Message;
 use wire::paths::PROTOCOL_MIN;
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::node_frame::Frame as In;
 use wire::proto::agent::{
-    EventBatch, Heartbeat, HeartbeatAck, Hello, InventoryReport, InventoryRequest, NodeFrame, SpecRequest,
-    StatusReport,
+    Ack, EventBatch, Heartbeat, HeartbeatAck, Hello, InventoryReport, InventoryRequest, NodeFrame,
+    SpecRequest, StatusReport,
 };
 
 use super::hello::{self, MAP_ENTRIES_MAX};
@@ -44,6 +46,10 @@ impl Session {
             In::Status(report) => self.status(report, key, now)?,
             In::CommandUpdate(update) => {
                 let update = report::update(update, key)?;
+                if mutant::on("gateway.result-acked-unstored") && ended(update.event) {
+                    let command_ids = vec![update.command_id.to_string()];
+                    send(effects, Out::Ack(Ack { command_ids, ..Ack::default() }));
+                }
                 self.credits.update(update.command_id, update.event);
                 self.updates += 1;
                 effects.push(Effect::Store(Request::Updates(vec![update])));
@@ -136,6 +142,12 @@ impl Session {
         self.pace.events(batch.events.len(), batch.encoded_len(), now.monotonic);
         self.slowed = self.pace.is_ahead(now.monotonic);
         let events = report::events(batch, now.server)?;
+        if mutant::on("gateway.events-acked-unstored")
+            && let Some(last) = events.last()
+        {
+            let journal_id = journal_id.to_string();
+            send(effects, Out::Ack(Ack { journal_id, event_seq: last.seq, command_ids: Vec::new() }));
+        }
         if !events.is_empty() && self.takes_events() {
             self.request(Request::Events { journal_id, events }, effects);
         }
@@ -175,4 +187,12 @@ impl Session {
     pub(super) fn has_a_mark(&mut self) {
         self.nonce = None;
     }
+}
+
+/// Whether a report is a command's last.
+fn ended(event: CommandEvent) -> bool {
+    matches!(
+        event,
+        CommandEvent::Succeeded | CommandEvent::Failed | CommandEvent::Rejected | CommandEvent::Cancelled
+    )
 }

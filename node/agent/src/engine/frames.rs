@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kit::mutant;
 use model::condition::Severity;
 use pki::SignedMessage;
 use wire::limits::{FRAME_BYTES_MAX, HELLO_COMMANDS_MAX};
@@ -116,7 +117,8 @@ impl Engine {
     }
 
     fn welcome(&mut self, welcome: Welcome, now: Now) {
-        if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&welcome.protocol) {
+        let spoken = (PROTOCOL_MIN..=PROTOCOL_MAX).contains(&welcome.protocol);
+        if !spoken && !mutant::on("agent.any-version") {
             return self.hang_up("the gateway speaks no protocol version of ours", now);
         }
         let mark = self.journal.marks().server_time_ms;
@@ -193,7 +195,8 @@ impl Engine {
     }
 
     fn ack(&mut self, ack: &Ack, now: Now) {
-        if ack.event_seq > 0 && ack.journal_id == self.journal.id().to_string() {
+        let ours = ack.journal_id == self.journal.id().to_string() || mutant::on("agent.ack-of-any-journal");
+        if ack.event_seq > 0 && ours {
             // Beyond what there is says nothing about this journal within a session.
             let seq = ack.event_seq.min(self.journal.last_seq());
             self.journal.events_acked(seq);
@@ -248,7 +251,9 @@ impl Engine {
         match desired::judge(&facts, delivered) {
             Ok((stored, held)) => {
                 tracing::info!(node_id = %self.node.node_id, generation = held.generation, "took a spec");
-                self.journal.take_spec(stored);
+                if !mutant::on("agent.spec-not-journaled") {
+                    self.journal.take_spec(stored);
+                }
                 self.mirror_marks();
                 self.status.took_spec(&held);
                 self.held = Some(Arc::new(held));

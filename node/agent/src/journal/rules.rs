@@ -1,5 +1,6 @@
 //! What the journal says about a command that is delivered, possibly again, and about what a crash left. Pure.
 
+use kit::mutant;
 use model::command::KindPolicy;
 use model::{CommandId, CommandKind, IncarnationId, Timestamp};
 use prost::Message;
@@ -41,6 +42,7 @@ pub fn resolve(entry: Option<&Head>, incarnation: IncarnationId, boot_id: &str) 
     let Some(entry) = entry else { return Answer::Check };
     let ours = entry.incarnation == incarnation;
     match &entry.stage {
+        HeadStage::Done { .. } if mutant::on("journal.done-runs-again") => Answer::Check,
         HeadStage::Done { .. } => Answer::Replay,
         HeadStage::Accepted if ours => Answer::Standing(CommandState::Acked),
         HeadStage::Running { .. } if ours => Answer::Standing(CommandState::Running),
@@ -49,7 +51,9 @@ pub fn resolve(entry: Option<&Head>, incarnation: IncarnationId, boot_id: &str) 
             Some(policy) if policy.self_terminating && **ran_in != *boot_id => {
                 Answer::Settle(Settlement::Rebooted { previous_boot_id: ran_in.to_string() })
             }
-            Some(policy) if policy.retry_safe => Answer::Check,
+            Some(policy) if policy.retry_safe || mutant::on("journal.left-running-runs-again") => {
+                Answer::Check
+            }
             // It was to end the boot that we are still in. Whether it asked or not, to ask again brings about that same end
             // and no second one.
             Some(policy) if policy.self_terminating => Answer::Check,

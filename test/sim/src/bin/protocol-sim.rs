@@ -1,0 +1,159 @@
+//! Explores the protocol: many seeds, or one scenario, or one mutant. `cargo xtask sim` builds and starts it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use sim::protocol::explore::{self, Tally, Until};
+use sim::protocol::mutants;
+use sim::protocol::run::{Outcome, run};
+use sim::protocol::scenario::Scenario;
+use sim::protocol::shrink::shrink;
+
+#[derive(Parser)]
+struct Args {
+    /// The first seed; the next ones follow it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// At most this many seeds.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Until this many faults have hit something.
+    #[arg(long)]
+    faults: Option<u64>,
+    /// For at most this many seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Plays one scenario instead, and tells what happens.
+    #[arg(long)]
+    scenario: Option<std::path::PathBuf>,
+    /// Tells what happens in the run of `--seed`.
+    #[arg(long)]
+    tell: bool,
+    /// Switches a fault in the code on: the run passes when an invariant catches it.
+    #[arg(long)]
+    mutant: Option<String>,
+    /// Names every mutant, one a line.
+    #[arg(long)]
+    list_mutants: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list_mutants {
+        mutants::MUTANTS.iter().for_each(|mutant| println!("{}", mutant.name));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(name) = &args.mutant {
+        return mutate(name, &args);
+    }
+    if let Some(path) = &args.scenario {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(err) => return fail(&format!("failed to read {}: {err}", path.display())),
+        };
+        return match Scenario::parse(&text) {
+            Ok(scenario) => tell(&scenario),
+            Err(err) => fail(&format!("failed to read {}: {err}", path.display())),
+        };
+    }
+    if args.tell {
+        return tell(&explore::scenario(args.seed));
+    }
+    many(&args)
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    ExitCode::FAILURE
+}
+
+fn until(args: &Args) -> Until {
+    Until {
+        runs: args.seeds.unwrap_or(u64::MAX),
+        faults: args.faults.unwrap_or(u64::MAX),
+        time: Duration::from_secs(if args.faults.is_some() { u64::MAX / 4 } else { args.seconds }),
+    }
+}
+
+fn many(args: &Args) -> ExitCode {
+    let (tally, broken) = explore::explore(args.seed, until(args), |_| {});
+    report(&tally);
+    let Some((scenario, violation)) = broken else {
+        let again = explore::explore(
+            args.seed,
+            Until { runs: tally.runs.min(50), faults: u64::MAX, time: Duration::MAX },
+            |_| {},
+        );
+        let first = explore::explore(
+            args.seed,
+            Until { runs: tally.runs.min(50), faults: u64::MAX, time: Duration::MAX },
+            |_| {},
+        );
+        if again.0.hash != first.0.hash {
+            return fail("same-bytes: two runs of the same seeds differ");
+        }
+        println!("no invariant broken; {} seeds gave the same bytes twice", again.0.runs);
+        return ExitCode::SUCCESS;
+    };
+    println!("\nseed {}: {violation}\n", scenario.seed);
+    let small = shrink(&scenario, violation.invariant);
+    println!("# cargo xtask sim --scenario FILE, with FILE:\n{small}");
+    if let Some(violation) = run(&small, false).violation {
+        println!("# {violation}");
+    }
+    ExitCode::FAILURE
+}
+
+fn report(tally: &Tally) {
+    println!(
+        "{} seeds, {} faults, {} steps, {} frames, {} commits; {:.1} s, {:.1} h simulated",
+        tally.runs,
+        tally.faults,
+        tally.steps,
+        tally.frames,
+        tally.commits,
+        tally.spent.as_secs_f64(),
+        tally.simulated.as_secs_f64() / 3600.0
+    );
+    println!("{} faults a minute; transcripts {:016x}", tally.faults_per_minute(), tally.hash);
+    println!("commands: {:?}", tally.fates);
+    println!("faults:   {:?}", tally.hits);
+}
+
+fn tell(scenario: &Scenario) -> ExitCode {
+    let Outcome { text, violation, hits, fates, hash, .. } = run(scenario, true);
+    text.iter().for_each(|line| println!("{line}"));
+    println!("{hits:?}\n{fates:?}\ntranscript {hash}");
+    match violation {
+        Some(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+        None => ExitCode::SUCCESS,
+    }
+}
+
+/// Success when an invariant that the table names catches the fault.
+fn mutate(name: &str, args: &Args) -> ExitCode {
+    let Some(mutant) = mutants::find(name) else { return fail(&format!("no mutant {name:?}")) };
+    if let Err(other) = kit::mutant::choose(mutant.name) {
+        return fail(&format!("{other:?} was chosen before"));
+    }
+    let (tally, broken) = explore::explore(args.seed, until(args), |_| {});
+    let Some((scenario, violation)) = broken else {
+        println!("{name}: SURVIVED {} seeds and {} faults", tally.runs, tally.faults);
+        return ExitCode::FAILURE;
+    };
+    let (invariant, seed) = (violation.invariant, scenario.seed);
+    let expected = mutant.caught_by.contains(&invariant);
+    println!(
+        "{name}: {} ({}) after {} seeds, {} faults{}",
+        invariant.name(),
+        invariant.number(),
+        tally.runs,
+        tally.faults,
+        if expected { String::new() } else { format!("; UNEXPECTED at seed {seed}: {violation}") }
+    );
+    if expected { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,410 @@
+//! What happens to a world besides the passing of time: the work it is given, and the faults. One a line of a scenario:
+//!
+//! ```text
+//! at 1250 command node=1 id=3 kind=gpu.reset ttl=300
+//! at 1400 crash node=1 point=committed skip=2 how=power
+//! ```
+//! Times are milliseconds from the start. Nodes, gateways and commands count from 1.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Words of a scenario, and the values they stand for.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name { $($(#[$note])* $variant,)* }
+
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+
+            pub fn parse(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|known| known.name() == word)
+            }
+        }
+    };
+}
+
+words! {
+    /// Where in its work a daemon dies. Every one of its waits is one of these.
+    Point {
+        /// It has decided, and nothing is written.
+        Decided = "decided",
+        /// Its writes are in the page cache.
+        Appended = "appended",
+        /// They are durable, and nothing of what follows has happened.
+        Committed = "committed",
+        /// Between two of a step's effects.
+        Effect = "effect",
+        /// A command has acted on the machine, and nobody has heard of it.
+        Acted = "acted",
+        /// A converge pass has acted on the machine, and its report is not journaled.
+        Passed = "passed",
+        /// The marks are in the journal and not in their mirror.
+        Mirror = "mirror",
+        /// Right after its start.
+        Started = "started",
+    }
+}
+
+words! {
+    /// What goes with a daemon that dies.
+    How {
+        /// The process alone: what it wrote is in the page cache.
+        Kill = "kill",
+        /// The machine loses its power: nothing that was not synced is left.
+        Power = "power",
+        /// As above, while the disk was writing: some commits had reached it, the last one in part.
+        Torn = "torn",
+        /// Power and journal both.
+        Lost = "lost",
+    }
+}
+
+words! {
+    Way { Up = "up", Down = "down", Both = "both", }
+}
+
+words! {
+    /// What a gateway that is not ours any more does with a node's session.
+    Treason {
+        /// Sends again what it, or another, once sent this node.
+        Replay = "replay",
+        /// The same, of what was meant for another node.
+        Divert = "divert",
+        /// Keeps frames to itself.
+        Withhold = "withhold",
+        /// Sends a frame after the one that follows it.
+        Swap = "swap",
+        /// Sends a frame twice.
+        Double = "double",
+        /// Invents a command.
+        ForgeCommand = "forge-command",
+        /// Changes a command that was signed.
+        AlterCommand = "alter-command",
+        /// Invents a spec.
+        ForgeSpec = "forge-spec",
+        /// Sends a spec of an older epoch, or an older one, that was signed.
+        OldSpec = "old-spec",
+        /// Acknowledges what it never stored.
+        ForgeAck = "forge-ack",
+        /// Acknowledges what it stored of another journal.
+        OldAck = "old-ack",
+        ForgeCancel = "forge-cancel",
+        /// States a time long gone in its next Welcome.
+        PastWelcome = "past-welcome",
+        /// States a time far ahead in its next Welcome.
+        FutureWelcome = "future-welcome",
+        /// The same in an answer to a heartbeat.
+        FutureBeat = "future-beat",
+        Revoke = "revoke",
+        Garbage = "garbage",
+    }
+}
+
+words! {
+    /// What a node that is not ours any more says.
+    Lie {
+        /// Its next Hello names another node.
+        OtherNode = "other-node",
+        /// Its next Hello holds a generation nobody made.
+        HighGeneration = "high-generation",
+        /// Its next Hello has seen an epoch that does not exist.
+        HighEpoch = "high-epoch",
+        /// A result of a command of another node.
+        ForeignResult = "foreign-result",
+        /// Takes back what it said: a settled command runs again.
+        Regress = "regress",
+        /// Events of another journal.
+        ForeignEvents = "foreign-events",
+        /// A status of another node.
+        ForeignStatus = "foreign-status",
+        /// Says everything twice.
+        Double = "double",
+        /// A second Hello.
+        SecondHello = "second-hello",
+    }
+}
+
+words! {
+    /// Who speaks which version.
+    Version {
+        /// A daemon from before the first version this gateway speaks, with its next Hello.
+        OldAgent = "old-agent",
+        /// A daemon of a later version that speaks this one too.
+        NewAgent = "new-agent",
+        /// A gateway from before the first version this daemon speaks, with its next Welcome.
+        OldGateway = "old-gateway",
+        /// A gateway of a later version: frames and fields nobody here knows.
+        NewGateway = "new-gateway",
+    }
+}
+
+words! {
+    /// What a spec does about a hold.
+    Hold { Held = "held", Released = "released", Dropped = "dropped", }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    // What a control plane asks for.
+    Command {
+        node: usize,
+        id: u64,
+        kind: String,
+        ttl: u64,
+        needs: u64,
+        key: u64,
+    },
+    Cancel {
+        id: u64,
+    },
+    Spec {
+        node: usize,
+        hold: Hold,
+        number: u64,
+    },
+    Trust,
+    /// The database was restored: its epoch is higher, and what had been signed after the backup is history that never was.
+    Restore,
+
+    // Faults.
+    Crash {
+        node: usize,
+        point: Point,
+        skip: u64,
+        how: How,
+    },
+    Reboot {
+        node: usize,
+    },
+    DiskFull {
+        node: usize,
+        writes: u32,
+    },
+    /// Moves a wall clock.
+    Clock {
+        node: usize,
+        by: i64,
+    },
+    GatewayClock {
+        gateway: usize,
+        by: i64,
+    },
+    Slow {
+        node: usize,
+        lasts: u64,
+    },
+    Partition {
+        node: usize,
+        gateway: usize,
+        way: Way,
+        lasts: u64,
+    },
+    /// Ends a connection in the middle of a frame; `keep` frames still arrive.
+    Cut {
+        node: usize,
+        keep: usize,
+    },
+    /// Holds up what one connection carries, while others go on.
+    Delay {
+        node: usize,
+        way: Way,
+        by: u64,
+    },
+    KillGateway {
+        gateway: usize,
+    },
+    Pause {
+        gateway: usize,
+        lasts: u64,
+    },
+    Drain {
+        gateway: usize,
+    },
+    /// The database does not answer: calls are not carried out, or their answers are lost.
+    Database {
+        calls: u32,
+        done: bool,
+    },
+    /// No worker answers.
+    Workers {
+        lasts: u64,
+    },
+    HostileGateway {
+        node: usize,
+        does: Treason,
+    },
+    HostileNode {
+        node: usize,
+        says: Lie,
+    },
+    Speaks {
+        node: usize,
+        version: Version,
+    },
+}
+
+impl Action {
+    /// The name it is counted under.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Command { .. } => "command",
+            Action::Cancel { .. } => "cancel",
+            Action::Spec { .. } => "spec",
+            Action::Trust => "trust",
+            Action::Restore => "restore",
+            Action::Crash { .. } => "crash",
+            Action::Reboot { .. } => "reboot",
+            Action::DiskFull { .. } => "disk-full",
+            Action::Clock { .. } => "clock",
+            Action::GatewayClock { .. } => "gateway-clock",
+            Action::Slow { .. } => "slow",
+            Action::Partition { .. } => "partition",
+            Action::Cut { .. } => "cut",
+            Action::Delay { .. } => "delay",
+            Action::KillGateway { .. } => "kill-gateway",
+            Action::Pause { .. } => "pause",
+            Action::Drain { .. } => "drain",
+            Action::Database { .. } => "database",
+            Action::Workers { .. } => "workers",
+            Action::HostileGateway { .. } => "hostile-gateway",
+            Action::HostileNode { .. } => "hostile-node",
+            Action::Speaks { .. } => "speaks",
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Action::Command { node, id, kind, ttl, needs, key } => {
+                write!(f, " node={node} id={id} kind={kind} ttl={ttl} needs={needs} key={key}")
+            }
+            Action::Cancel { id } => write!(f, " id={id}"),
+            Action::Spec { node, hold, number } => {
+                write!(f, " node={node} hold={} number={number}", hold.name())
+            }
+            Action::Trust | Action::Restore => Ok(()),
+            Action::Crash { node, point, skip, how } => {
+                write!(f, " node={node} point={} skip={skip} how={}", point.name(), how.name())
+            }
+            Action::Reboot { node } => write!(f, " node={node}"),
+            Action::DiskFull { node, writes } => write!(f, " node={node} writes={writes}"),
+            Action::Clock { node, by } => write!(f, " node={node} by={by}"),
+            Action::GatewayClock { gateway, by } => write!(f, " gateway={gateway} by={by}"),
+            Action::Slow { node, lasts } => write!(f, " node={node} lasts={lasts}"),
+            Action::Partition { node, gateway, way, lasts } => {
+                write!(f, " node={node} gateway={gateway} way={} lasts={lasts}", way.name())
+            }
+            Action::Cut { node, keep } => write!(f, " node={node} keep={keep}"),
+            Action::Delay { node, way, by } => write!(f, " node={node} way={} by={by}", way.name()),
+            Action::KillGateway { gateway } | Action::Drain { gateway } => write!(f, " gateway={gateway}"),
+            Action::Pause { gateway, lasts } => write!(f, " gateway={gateway} lasts={lasts}"),
+            Action::Database { calls, done } => write!(f, " calls={calls} done={done}"),
+            Action::Workers { lasts } => write!(f, " lasts={lasts}"),
+            Action::HostileGateway { node, does } => write!(f, " node={node} does={}", does.name()),
+            Action::HostileNode { node, says } => write!(f, " node={node} says={}", says.name()),
+            Action::Speaks { node, version } => write!(f, " node={node} version={}", version.name()),
+        }
+    }
+}
+
+/// The words of a line after its name.
+struct Words<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> Words<'a> {
+    fn read(text: &'a str) -> Result<Self, String> {
+        let mut words = BTreeMap::new();
+        for word in text.split_whitespace() {
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not key=value"))?;
+            words.insert(key, value);
+        }
+        Ok(Self(words))
+    }
+
+    fn text(&mut self, key: &str) -> Result<&'a str, String> {
+        self.0.remove(key).ok_or_else(|| format!("it has no {key}"))
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, key: &str) -> Result<T, String> {
+        let text = self.text(key)?;
+        text.parse().map_err(|_| format!("{key}={text} is not a number of its range"))
+    }
+
+    fn word<T>(&mut self, key: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let text = self.text(key)?;
+        parse(text).ok_or_else(|| format!("{key}={text} is unknown"))
+    }
+
+    fn done(self) -> Result<(), String> {
+        match self.0.keys().next() {
+            Some(key) => Err(format!("{key} is unknown here")),
+            None => Ok(()),
+        }
+    }
+}
+
+pub fn parse(line: &str) -> Result<Action, String> {
+    let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let mut words = Words::read(rest)?;
+    let w = &mut words;
+    let action = match name {
+        "command" => Action::Command {
+            node: w.number("node")?,
+            id: w.number("id")?,
+            kind: w.text("kind")?.to_owned(),
+            ttl: w.number("ttl")?,
+            needs: w.number("needs")?,
+            key: w.number("key")?,
+        },
+        "cancel" => Action::Cancel { id: w.number("id")? },
+        "spec" => Action::Spec {
+            node: w.number("node")?,
+            hold: w.word("hold", Hold::parse)?,
+            number: w.number("number")?,
+        },
+        "trust" => Action::Trust,
+        "restore" => Action::Restore,
+        "crash" => Action::Crash {
+            node: w.number("node")?,
+            point: w.word("point", Point::parse)?,
+            skip: w.number("skip")?,
+            how: w.word("how", How::parse)?,
+        },
+        "reboot" => Action::Reboot { node: w.number("node")? },
+        "disk-full" => Action::DiskFull { node: w.number("node")?, writes: w.number("writes")? },
+        "clock" => Action::Clock { node: w.number("node")?, by: w.number("by")? },
+        "gateway-clock" => Action::GatewayClock { gateway: w.number("gateway")?, by: w.number("by")? },
+        "slow" => Action::Slow { node: w.number("node")?, lasts: w.number("lasts")? },
+        "partition" => Action::Partition {
+            node: w.number("node")?,
+            gateway: w.number("gateway")?,
+            way: w.word("way", Way::parse)?,
+            lasts: w.number("lasts")?,
+        },
+        "cut" => Action::Cut { node: w.number("node")?, keep: w.number("keep")? },
+        "delay" => {
+            Action::Delay { node: w.number("node")?, way: w.word("way", Way::parse)?, by: w.number("by")? }
+        }
+        "kill-gateway" => Action::KillGateway { gateway: w.number("gateway")? },
+        "pause" => Action::Pause { gateway: w.number("gateway")?, lasts: w.number("lasts")? },
+        "drain" => Action::Drain { gateway: w.number("gateway")? },
+        "database" => Action::Database { calls: w.number("calls")?, done: w.number("done")? },
+        "workers" => Action::Workers { lasts: w.number("lasts")? },
+        "hostile-gateway" => {
+            Action::HostileGateway { node: w.number("node")?, does: w.word("does", Treason::parse)? }
+        }
+        "hostile-node" => Action::HostileNode { node: w.number("node")?, says: w.word("says", Lie::parse)? },
+        "speaks" => Action::Speaks { node: w.number("node")?, version: w.word("version", Version::parse)? },
+        other => return Err(format!("{other:?} is no action")),
+    };
+    words.done()?;
+    Ok(action)
+}

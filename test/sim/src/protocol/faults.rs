@@ -1,0 +1,284 @@
+//! Carries out the lines of a scenario.
+
+use model::AllocationId;
+
+use super::action::{Action, How, Way};
+use super::clock::{MILLI, Micros, SECOND};
+use super::invariants::Invariant;
+use super::network::Packet;
+use super::nodes::Trap;
+use super::plane::keys;
+use super::world::{Heal, World};
+
+impl World {
+    /// Something happens. A node or gateway that is not there is left alone.
+    pub fn act(&mut self, action: &Action) {
+        self.transcript.note(self.now, action.name(), 0, &[]);
+        self.transcript.tell(self.now, "ACTION", 0, || action.to_string());
+        let (nodes, gateways) = (self.nodes.len(), self.gateways.len());
+        let node = |n: usize| Some(n.wrapping_sub(1)).filter(|n| *n < nodes);
+        let gateway = |g: usize| Some(g.wrapping_sub(1)).filter(|g| *g < gateways);
+        match action {
+            Action::Command { node: n, id, kind, ttl, needs, key } => {
+                if let Some(n) = node(*n) {
+                    self.enqueue(n, *id, kind, *ttl, *needs, *key);
+                }
+            }
+            Action::Cancel { id } => {
+                self.delivery.request_cancel(agent::testing::command_id((*id).into()), "asked");
+                self.poke_soon();
+            }
+            Action::Spec { node: n, hold, number } => {
+                if let Some(n) = node(*n) {
+                    let (generation, spec) = self.plane.next_spec(n, *hold, *number);
+                    self.store_spec(n, generation, &spec.bytes);
+                }
+            }
+            Action::Trust => self.new_trust(),
+            Action::Restore => self.restore(),
+            Action::Crash { node: n, point, skip, how } => {
+                if let Some(n) = node(*n) {
+                    self.nodes[n].traps.push(Trap { point: *point, skip: *skip, how: *how });
+                }
+            }
+            Action::Reboot { node: n } => {
+                if let Some(n) = node(*n).filter(|n| self.nodes[*n].process.is_some()) {
+                    self.hit("reboot");
+                    self.die(n, How::Power, false);
+                }
+            }
+            Action::DiskFull { node: n, writes } => {
+                if let Some(n) = node(*n) {
+                    self.nodes[n].disk.fill(*writes);
+                }
+            }
+            Action::Clock { node: n, by } => {
+                if let Some(n) = node(*n) {
+                    self.hit("clock");
+                    self.nodes[n].skew = self.nodes[n].skew.saturating_add(by.saturating_mul(1000));
+                }
+            }
+            Action::GatewayClock { gateway: g, by } => {
+                if let Some(g) = gateway(*g) {
+                    self.hit("gateway-clock");
+                    let slot = &mut self.gateways[g];
+                    slot.skew = slot.skew.saturating_add(by.saturating_mul(1000));
+                    slot.clock.set_skew(slot.skew);
+                }
+            }
+            Action::Slow { node: n, lasts } => {
+                if let Some(n) = node(*n).filter(|n| self.nodes[*n].process.is_some()) {
+                    self.hit("slow");
+                    self.nodes[n].slow_until = self.now + lasts * MILLI;
+                }
+            }
+            Action::Partition { node: n, gateway: g, way, lasts } => {
+                if let (Some(n), Some(g)) = (node(*n), gateway(*g)) {
+                    self.partition(n, g, *way, lasts * MILLI);
+                }
+            }
+            Action::Cut { node: n, keep } => {
+                if let Some(n) = node(*n)
+                    && let Some(id) = self.connection_of(n)
+                {
+                    self.hit("cut");
+                    if self.net.cut(id, *keep, self.now) {
+                        self.hit("truncated");
+                    }
+                }
+            }
+            Action::Delay { node: n, way, by } => {
+                if let Some(n) = node(*n)
+                    && let Some(id) = self.connection_of(n)
+                    && let Some(connection) = self.net.connections.get_mut(&id)
+                {
+                    if *way != Way::Down {
+                        connection.up.delay = by * MILLI;
+                    }
+                    if *way != Way::Up {
+                        connection.down.delay = by * MILLI;
+                    }
+                    self.hit("delay");
+                }
+            }
+            Action::KillGateway { gateway: g } => {
+                if let Some(g) = gateway(*g) {
+                    self.kill_gateway(g);
+                }
+            }
+            Action::Pause { gateway: g, lasts } => {
+                if let Some(g) = gateway(*g)
+                    && self.gateways[g].is_up()
+                {
+                    self.hit("pause");
+                    self.gateways[g].paused_until = Some(self.now + lasts * MILLI);
+                }
+            }
+            Action::Drain { gateway: g } => {
+                if let Some(g) = gateway(*g)
+                    && let Some(running) = self.gateways[g].running.as_ref()
+                    && self.gateways[g].is_up()
+                {
+                    running.drain();
+                    self.hit("drain");
+                    self.heal_at(self.now + 8 * SECOND, Heal::Restart { gateway: g });
+                }
+            }
+            Action::Database { calls, done } => self.store.fail(*calls, *done),
+            Action::Workers { lasts } => self.workers_until = self.now + lasts * MILLI,
+            Action::HostileGateway { node: n, does } => {
+                if let Some(n) = node(*n) {
+                    self.hostile_gateway(n, *does);
+                }
+            }
+            Action::HostileNode { node: n, says } => {
+                if let Some(n) = node(*n) {
+                    self.hostile_node(n, *says);
+                }
+            }
+            Action::Speaks { node: n, version } => {
+                if let Some(n) = node(*n) {
+                    self.speaks(n, *version);
+                }
+            }
+        }
+    }
+
+    fn partition(&mut self, n: usize, g: usize, way: Way, lasts: Micros) {
+        let ways: &[bool] = match way {
+            Way::Up => &[true],
+            Way::Down => &[false],
+            Way::Both => &[true, false],
+        };
+        for up in ways {
+            self.net.block(n, g, *up, true);
+            self.heal_at(self.now + lasts, Heal::Unblock { node: n, gateway: g, up: *up });
+        }
+        let hits =
+            self.net.connections.values().any(|held| held.node == n && held.gateway == g && !held.left);
+        if hits {
+            self.hit(if way == Way::Both { "partition" } else { "one-way-partition" });
+        }
+    }
+
+    /// The process is gone; its host tells the nodes.
+    pub fn kill_gateway(&mut self, g: usize) {
+        let gateway = &mut self.gateways[g];
+        if gateway.running.take().is_none() {
+            return;
+        }
+        gateway.paused_until = None;
+        gateway.id = None;
+        gateway.starts_at = Some(self.now + 2 * SECOND);
+        self.hit("kill-gateway");
+        self.drop_connections(g);
+    }
+
+    /// What a gateway that is gone leaves of its connections.
+    pub fn drop_connections(&mut self, g: usize) {
+        let held: Vec<(u64, bool)> = self
+            .net
+            .connections
+            .iter()
+            .filter(|(_, held)| held.gateway == g)
+            .map(|(id, held)| (*id, held.left))
+            .collect();
+        for (id, left) in held {
+            if left {
+                self.net.connections.remove(&id);
+            } else {
+                self.net.send_down(id, Packet::Broken, self.now, self.draw);
+            }
+        }
+    }
+
+    fn new_trust(&mut self) {
+        self.plane.trust_version += 1;
+        let mut bundle = keys().deployment.trust();
+        bundle.version = self.plane.trust_version;
+        let signed = bundle.sign(&keys().deployment.join_signing).encode();
+        self.delivery.put_trust_bundle(self.plane.trust_version, signed);
+    }
+
+    fn restore(&mut self) {
+        for n in 0..self.nodes.len() {
+            self.plane.lost_history(n);
+        }
+        self.plane.epoch += 1;
+        self.delivery.set_deployment_epoch(self.plane.epoch);
+        self.hit("restore");
+    }
+
+    /// Every fault is over. Clocks that were set wrong stay wrong.
+    pub fn heal(&mut self) {
+        self.transcript.tell(self.now, "HEAL", 0, String::new);
+        for heal in std::mem::take(&mut self.heals).into_values() {
+            if let Heal::Restart { gateway } = heal {
+                self.kill_gateway(gateway);
+            }
+        }
+        self.net.unblock_all();
+        self.net.connections.values_mut().for_each(|connection| {
+            connection.up.delay = 0;
+            connection.down.delay = 0;
+        });
+        self.hostile.stop();
+        self.store.stop_failing();
+        self.workers_until = 0;
+        for node in &mut self.nodes {
+            node.traps.clear();
+            node.disk.fill(0);
+            node.slow_until = 0;
+        }
+        for gateway in &mut self.gateways {
+            gateway.paused_until = None;
+        }
+    }
+
+    /// What a pass did to a machine, against the spec it was for.
+    pub fn look_at_holds(&mut self, n: usize, generation: u64) {
+        let changed = {
+            let mut machine = self.nodes[n].machine.lock().expect("no holder of this lock panics");
+            std::mem::take(&mut machine.changed)
+        };
+        for (allocation, held) in changed {
+            let explained = self.plane.specs.iter().any(|((node, _, of), spec)| {
+                let devices = spec.body.spec.as_ref().and_then(|spec| spec.devices.as_ref());
+                let entry = devices
+                    .and_then(|d| d.assignments.iter().find(|entry| entry.allocation_id == allocation));
+                let says = entry.map(|entry| entry.desired() == wire::proto::agent::DesiredHold::Held);
+                *node == n && *of == generation && says == Some(held)
+            });
+            if !explained {
+                self.watch.broken(Invariant::Explained, self.now, || {
+                    format!(
+                        "node {} changed {allocation}, which its generation {generation} does not ask for",
+                        n + 1
+                    )
+                });
+            }
+        }
+    }
+
+    /// At rest: what is held is what the newest spec lists, or is told of.
+    pub fn look_at_unlisted(&mut self, n: usize) {
+        let node = &self.nodes[n];
+        let Some(process) = &node.process else { return };
+        let view = process.engine.view(node.now(self.now, process.started));
+        let told: Vec<&str> = view
+            .conditions
+            .iter()
+            .filter(|held| held.kind == "UnlistedHold")
+            .map(|held| held.device.as_str())
+            .collect();
+        let holds = node.machine.lock().expect("no holder of this lock panics").holds.clone();
+        for hold in &holds {
+            let listed = hold.parse::<AllocationId>().ok().and_then(|id| self.plane.lists(n, id));
+            if listed != Some(true) && !told.contains(&hold.as_str()) {
+                self.watch.broken(Invariant::Explained, self.now, || {
+                    format!("node {} holds {hold}, which nothing lists and nobody was told of", n + 1)
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Faults built into the code on purpose, each with the invariants that may find it. A mutant that lives shows a hole in the
+//! invariants, the scenarios or the faults.
+
+use super::invariants::Invariant;
+use super::invariants::Invariant as I;
+
+/// One fault in the code, switched on by name.
+#[derive(Debug)]
+pub struct Mutant {
+    pub name: &'static str,
+    /// What is broken, as a sentence.
+    pub broken: &'static str,
+    /// Whichever of these finds it first. Several may: what follows from a fault is often found before the fault itself.
+    pub caught_by: &'static [Invariant],
+}
+
+const fn mutant(name: &'static str, broken: &'static str, caught_by: &'static [Invariant]) -> Mutant {
+    Mutant { name, broken, caught_by }
+}
+
+pub const MUTANTS: &[Mutant] = &[
+    mutant("agent.command-of-any-node", "a node takes a command that names another", &[I::OwnOnly]),
+    mutant("agent.command-unsigned", "a command's signature is not looked at", &[I::SignedOnly]),
+    mutant(
+        "agent.command-of-older-epoch",
+        "a command of an epoch before a restore is accepted",
+        &[I::NothingGoesBack],
+    ),
+    mutant("agent.deadline-ignored", "a command is accepted after its deadline", &[I::InTime]),
+    mutant(
+        "agent.generation-not-awaited",
+        "a command does not wait for the spec it presupposes",
+        &[I::InTime],
+    ),
+    mutant("agent.spec-of-any-node", "a node takes a spec that names another", &[I::SignedOnly, I::OwnOnly]),
+    mutant("agent.spec-unsigned", "a spec's signature is not looked at", &[I::SignedOnly]),
+    mutant(
+        "agent.spec-of-older-epoch",
+        "a spec of an epoch before a restore is taken",
+        &[I::NothingGoesBack],
+    ),
+    mutant(
+        "agent.spec-below-mark",
+        "a spec below the node's mark is taken when its journal is gone",
+        &[I::NothingGoesBack],
+    ),
+    mutant(
+        "agent.fresh-takes-unbound",
+        "a node without a mark takes whatever spec was signed for it",
+        &[I::FreshIsBound],
+    ),
+    mutant(
+        "agent.spec-not-journaled",
+        "a spec is converged and reported, and not written down",
+        &[I::DurableFirst],
+    ),
+    mutant("agent.running-not-journaled", "a command starts before that is durable", &[I::DurableFirst]),
+    mutant("agent.result-not-journaled", "a result is sent and not written down", &[I::DurableFirst]),
+    mutant("agent.credit-kept", "a lane's credit is not given back", &[I::Credits, I::Settles]),
+    mutant("agent.locks-ignored", "two commands use one resource at once", &[I::Exclusive]),
+    mutant("agent.workers-unbounded", "a lane runs everything it admitted at once", &[I::Exclusive]),
+    mutant(
+        "agent.welcome-of-any-age",
+        "a gateway's time is believed however old it is",
+        &[I::InTime, I::NothingGoesBack],
+    ),
+    mutant(
+        "agent.ack-of-any-journal",
+        "an acknowledgement counts for another journal too",
+        &[I::Settles, I::AckedIsKept, I::NothingGoesBack],
+    ),
+    mutant(
+        "agent.any-version",
+        "a daemon goes on with a gateway whose version it does not speak",
+        &[I::Versions],
+    ),
+    mutant(
+        "journal.done-runs-again",
+        "a settled command runs when it is delivered again",
+        &[I::EffectOnce, I::SettledOnce],
+    ),
+    mutant(
+        "journal.left-running-runs-again",
+        "what an earlier process left running runs again, whatever its kind",
+        &[I::EffectOnce],
+    ),
+    mutant("disk.skip-fsync", "a commit returns before it is synced", &[I::DurableFirst]),
+    mutant(
+        "gateway.hello-of-any-node",
+        "a Hello that names another node than the certificate is welcome",
+        &[I::Versions],
+    ),
+    mutant("gateway.any-version", "a daemon of a version nobody speaks is welcome", &[I::Versions]),
+    mutant(
+        "gateway.result-acked-unstored",
+        "a result is acknowledged before it is stored",
+        &[I::AckedIsKept],
+    ),
+    mutant(
+        "gateway.events-acked-unstored",
+        "events are acknowledged before they are stored",
+        &[I::AckedIsKept],
+    ),
+    mutant("delivery.lease-ignored", "a gateway writes after its lease", &[I::Fenced, I::NothingGoesBack]),
+    mutant("delivery.session-ignored", "a session that was taken over goes on writing", &[I::Fenced]),
+    mutant(
+        "delivery.journal-loss-ignored",
+        "what was under way is sent again to a node that lost its journal",
+        &[I::EffectOnce],
+    ),
+    mutant("delivery.settled-moves", "a report moves a command that was settled", &[I::SettledOnce]),
+    mutant("delivery.result-of-any-node", "a node's report settles the command of another", &[I::OwnOnly]),
+    mutant(
+        "delivery.event-ack-falls",
+        "an older batch of events takes an acknowledgement back",
+        &[I::NothingGoesBack],
+    ),
+    mutant("delivery.events-dropped", "events are acknowledged and not stored", &[I::AckedIsKept]),
+    mutant(
+        "delivery.observed-as-told",
+        "an observed generation is stored as a node tells it",
+        &[I::NothingGoesBack],
+    ),
+];
+
+pub fn find(name: &str) -> Option<&'static Mutant> {
+    MUTANTS.iter().find(|mutant| mutant.name == name)
+}

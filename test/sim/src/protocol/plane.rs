@@ -1,0 +1,215 @@
+//! The control plane of a world: what it signs, and what it remembers of that. What the store holds is the delivery store's
+//! matter; this is what the invariants are judged by.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, OnceLock};
+
+use agent::identity::Identity;
+use agent::testing::{Deployment, START, command_id, nth};
+use bytes::Bytes;
+use model::{AllocationId, CommandId, CommandKind, NodeId, Timestamp};
+use pki::Purpose;
+use prost::Message;
+use wire::proto::agent::{
+    CommandBody, DesiredHold, DesiredStateBody, DeviceAssignment, DevicesSection, FreshBinding,
+    FreshStatement, NodeSpec,
+};
+use wire::proto::common::IntentSignature;
+
+use super::action::Hold;
+use super::clock::{Micros, SECOND, moment};
+use super::scenario::NODES_MAX;
+
+/// Keys and certificates, the same for every run of this process: making them takes longer than a run.
+pub struct Keys {
+    pub deployment: Deployment,
+    pub identities: Vec<Identity>,
+    /// Signs what looks right and was never asked for.
+    stranger: Deployment,
+    signatures: Mutex<HashMap<(Purpose, Vec<u8>), Bytes>>,
+}
+
+/// Signatures kept: they are a function of key and body, and the same bodies come again in many runs.
+const SIGNATURES_KEPT: usize = 50_000;
+
+pub fn keys() -> &'static Keys {
+    static KEYS: OnceLock<Keys> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let deployment = Deployment::new(1);
+        let identities = (1..=NODES_MAX).map(|n| deployment.identity(n as u128)).collect();
+        Keys { deployment, identities, stranger: Deployment::new(2), signatures: Mutex::default() }
+    })
+}
+
+impl Keys {
+    pub fn sign(&self, purpose: Purpose, body: &[u8]) -> Bytes {
+        let mut kept = self.signatures.lock().expect("no holder of this lock panics");
+        if let Some(signature) = kept.get(&(purpose, body.to_vec())) {
+            return signature.clone();
+        }
+        let signature = self.deployment.sign(purpose, body).value;
+        if kept.len() >= SIGNATURES_KEPT {
+            kept.clear();
+        }
+        kept.insert((purpose, body.to_vec()), signature.clone());
+        signature
+    }
+
+    pub fn forge(&self, purpose: Purpose, body: &[u8]) -> Bytes {
+        self.stranger.sign(purpose, body).value
+    }
+}
+
+/// A command that was really signed.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    pub node: usize,
+    pub kind: String,
+    pub body: CommandBody,
+    pub bytes: Bytes,
+    pub not_after: Timestamp,
+}
+
+/// A spec that was really signed.
+#[derive(Debug, Clone)]
+pub struct SignedSpec {
+    pub body: DesiredStateBody,
+    pub bytes: Bytes,
+}
+
+#[derive(Default)]
+pub struct Plane {
+    pub epoch: u64,
+    pub trust_version: u64,
+    pub commands: BTreeMap<CommandId, Issued>,
+    /// By node, epoch and generation.
+    pub specs: BTreeMap<(usize, u64, u64), SignedSpec>,
+    /// The generation in the store, by node; 0 for none.
+    pub newest: [u64; NODES_MAX],
+    /// The epoch it was signed in.
+    newest_epoch: [u64; NODES_MAX],
+    /// What the newest lists of each allocation.
+    holds: [BTreeMap<AllocationId, bool>; NODES_MAX],
+    /// Hellos that were answered for: node, nonce and generation.
+    pub bindings: BTreeSet<(usize, Vec<u8>, u64)>,
+}
+
+pub fn node_id(node: usize) -> NodeId {
+    nth(node as u128 + 1)
+}
+
+/// The number of a node of this world.
+pub fn node_of(id: NodeId) -> usize {
+    usize::try_from(id.uuid().as_u128()).map_or(usize::MAX, |n| n.wrapping_sub(1))
+}
+
+fn wire_ms(at: Timestamp) -> u64 {
+    u64::try_from(at.millis()).unwrap_or(0)
+}
+
+impl Plane {
+    pub fn new() -> Self {
+        Self { epoch: 1, trust_version: 1, ..Self::default() }
+    }
+
+    pub fn command(
+        &mut self,
+        node: usize,
+        id: u64,
+        kind: &str,
+        ttl: u64,
+        needs: u64,
+        key: u64,
+        now: Micros,
+    ) -> &Issued {
+        let command_id = command_id(id.into());
+        // To the second, so that more runs share a signature.
+        let not_after = moment(now / SECOND * SECOND + ttl * SECOND);
+        let known = CommandKind::parse(kind);
+        let body = CommandBody {
+            command_id: command_id.to_string(),
+            node_id: node_id(node).to_string(),
+            deployment_epoch: self.epoch,
+            kind: kind.to_owned(),
+            not_before_ms: wire_ms(START),
+            not_after_ms: wire_ms(not_after),
+            min_generation: if needs > 0 { self.newest[node] + needs - 1 } else { 0 },
+            resource_keys: if key > 0 { vec![format!("gpu-{key}")] } else { Vec::new() },
+            payload: known.map(wire::command::empty_payload),
+            ..CommandBody::default()
+        };
+        let bytes = Bytes::from(body.encode_to_vec());
+        let issued = Issued { node, kind: kind.to_owned(), body, bytes, not_after };
+        self.commands.entry(command_id).or_insert(issued)
+    }
+
+    /// The next generation of a node's spec.
+    pub fn next_spec(&mut self, node: usize, hold: Hold, number: u64) -> (u64, SignedSpec) {
+        let allocation: AllocationId = nth(number.into());
+        match hold {
+            Hold::Held => self.holds[node].insert(allocation, true),
+            Hold::Released => self.holds[node].insert(allocation, false),
+            Hold::Dropped => self.holds[node].remove(&allocation),
+        };
+        self.newest[node] += 1;
+        let generation = self.newest[node];
+        self.newest_epoch[node] = self.epoch;
+        let spec = self.sign_spec(node, self.epoch, generation);
+        (generation, spec)
+    }
+
+    /// History that a restored database does not know: signed, delivered to nobody here, and known to whoever kept it.
+    pub fn lost_history(&mut self, node: usize) {
+        let (epoch, newest) = (self.epoch, self.newest[node]);
+        for generation in newest + 1..=newest + 3 {
+            self.sign_spec(node, epoch, generation);
+        }
+    }
+
+    fn sign_spec(&mut self, node: usize, epoch: u64, generation: u64) -> SignedSpec {
+        let assignments = self.holds[node].iter().map(|(allocation, held)| DeviceAssignment {
+            allocation_id: allocation.to_string(),
+            atoms: vec![format!("GPU-{allocation}")],
+            device_class: "gpu".to_owned(),
+            desired: if *held { DesiredHold::Held } else { DesiredHold::Released }.into(),
+            ..DeviceAssignment::default()
+        });
+        let devices = DevicesSection { assignments: assignments.collect() };
+        let spec = NodeSpec { devices: Some(devices), ..NodeSpec::default() };
+        let body = DesiredStateBody {
+            node_id: node_id(node).to_string(),
+            generation,
+            deployment_epoch: epoch,
+            spec_hash: wire::spec::hash(&spec),
+            base_generation: 0,
+            spec: Some(spec),
+        };
+        let signed = SignedSpec { bytes: body.encode_to_vec().into(), body };
+        self.specs.insert((node, epoch, generation), signed.clone());
+        signed
+    }
+
+    /// A worker's answer to a node without a mark: its newest spec, bound to its Hello.
+    pub fn bind(&mut self, request: &[u8]) -> Option<Vec<u8>> {
+        let asked = FreshStatement::decode(request).ok()?;
+        let node = node_of(asked.node_id.parse().ok()?);
+        let generation = *self.newest.get(node)?;
+        let spec = &self.specs.get(&(node, self.newest_epoch[node], generation))?.body;
+        let statement = FreshStatement {
+            node_id: asked.node_id,
+            nonce: asked.nonce.clone(),
+            generation,
+            deployment_epoch: spec.deployment_epoch,
+            spec_hash: spec.spec_hash.clone(),
+        };
+        let statement = Bytes::from(statement.encode_to_vec());
+        let value = keys().sign(Purpose::DeploymentEpoch, &statement);
+        self.bindings.insert((node, asked.nonce.to_vec(), generation));
+        Some(FreshBinding { statement, signature: Some(IntentSignature { value }) }.encode_to_vec())
+    }
+
+    /// Whether the newest spec of a node lists this allocation as held.
+    pub fn lists(&self, node: usize, allocation: AllocationId) -> Option<bool> {
+        self.holds[node].get(&allocation).copied()
+    }
+}

@@ -1,0 +1,317 @@
+//! The delivery store as gateways see it: the rules in memory, behind a database that fails now and then, and beside an account of
+//! its own of who may write.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::FutureExt;
+use gateway::memory::MemoryDelivery;
+use kernel::ports::delivery::{
+    Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
+    LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate,
+    SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+};
+use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
+
+use super::clock::{Micros, Time};
+use super::invariants::{Invariant, Violation};
+
+pub struct Store {
+    pub delivery: MemoryDelivery,
+    time: Arc<Time>,
+    account: Mutex<Account>,
+}
+
+#[derive(Default)]
+struct Account {
+    /// By gateway: its newest lease, and until when it holds.
+    leases: BTreeMap<GatewayId, (u64, Micros)>,
+    /// By node: its newest session and whose it is.
+    sessions: BTreeMap<NodeId, (u64, GatewayLease)>,
+    /// Answers to come: true for a call that is carried out and whose answer is lost.
+    failures: VecDeque<bool>,
+    failed: u64,
+    fenced: u64,
+    calls: u64,
+    asks: u64,
+    violation: Option<Violation>,
+}
+
+fn unavailable<T>() -> Result<T, DeliveryError> {
+    Err(DeliveryError::Unavailable("the simulated database does not answer".into()))
+}
+
+impl Store {
+    pub fn new(delivery: MemoryDelivery, time: Arc<Time>) -> Self {
+        Self { delivery, time, account: Mutex::default() }
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().expect("no holder of this lock panics")
+    }
+
+    /// The next calls fail.
+    pub fn fail(&self, calls: u32, done: bool) {
+        self.account().failures.extend((0..calls).map(|_| done));
+    }
+
+    pub fn stop_failing(&self) {
+        self.account().failures.clear();
+    }
+
+    /// Calls that failed, and writes that were fenced off, since this was last asked.
+    pub fn take_hits(&self) -> (u64, u64) {
+        let mut account = self.account();
+        (std::mem::take(&mut account.failed), std::mem::take(&mut account.fenced))
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.account().calls
+    }
+
+    /// Requests left for a worker, so far.
+    pub fn asks(&self) -> u64 {
+        self.account().asks
+    }
+
+    pub fn take_violation(&self) -> Option<Violation> {
+        self.account().violation.take()
+    }
+
+    fn lease_holds(&self, lease: GatewayLease) -> bool {
+        let now = self.time.now();
+        let account = self.account();
+        account
+            .leases
+            .get(&lease.gateway_id)
+            .is_some_and(|(epoch, until)| *epoch == lease.epoch && now < *until)
+    }
+
+    fn is_current(&self, lease: GatewayLease, key: SessionKey) -> bool {
+        self.account().sessions.get(&key.node_id) == Some(&(key.epoch, lease))
+    }
+
+    /// One call, with the failure that was due. Under a lease that is over, or for sessions that are over, it must change nothing.
+    fn call<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        lease: Option<GatewayLease>,
+        sessions: &[SessionKey],
+        work: impl FnOnce() -> Result<T, DeliveryError>,
+    ) -> Delivered<'static, T> {
+        let failure = {
+            let mut account = self.account();
+            account.calls += 1;
+            let failure = account.failures.pop_front();
+            account.failed += u64::from(failure.is_some());
+            failure
+        };
+        if failure == Some(false) {
+            return Box::pin(futures::future::ready(unavailable()));
+        }
+        let over = lease.is_some_and(|lease| !self.lease_holds(lease));
+        let stale: Vec<NodeId> = match lease {
+            Some(lease) if !over => sessions
+                .iter()
+                .filter(|key| !self.is_current(lease, **key))
+                .map(|key| key.node_id)
+                // The node's own session may be named beside one that is over.
+                .filter(|node| {
+                    !sessions.iter().any(|key| key.node_id == *node && self.is_current(lease, *key))
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        let digests = |all: bool| -> Vec<u64> {
+            if all {
+                vec![self.delivery.digest(None)]
+            } else {
+                stale.iter().map(|node| self.delivery.digest(Some(*node))).collect()
+            }
+        };
+        let before = digests(over);
+        let done = work();
+        if before != digests(over) {
+            let whose = if over { "a lease that is over" } else { "a session that is over" };
+            let detail = format!("{what} under {whose} changed the store: {lease:?}, {stale:?}");
+            let at = self.time.now();
+            self.account().violation.get_or_insert(Violation { invariant: Invariant::Fenced, at, detail });
+        }
+        self.account().fenced += u64::from(over || !stale.is_empty());
+        let answer = if failure == Some(true) { unavailable() } else { done };
+        Box::pin(futures::future::ready(answer))
+    }
+}
+
+/// What the memory answers, which is at once.
+fn at_once<T>(answer: Delivered<'_, T>) -> Result<T, DeliveryError> {
+    answer.now_or_never().expect("the store in memory answers at once")
+}
+
+fn micros(duration: Duration) -> Micros {
+    Micros::try_from(duration.as_micros()).unwrap_or(Micros::MAX)
+}
+
+impl DeliveryStore for Store {
+    fn register<'a>(
+        &'a self,
+        gateway_id: GatewayId,
+        address: &'a str,
+        ttl: Duration,
+    ) -> Delivered<'a, Registered> {
+        self.call("register", None, &[], || {
+            let registered = at_once(self.delivery.register(gateway_id, address, ttl))?;
+            let until = self.time.now() + micros(ttl);
+            self.account().leases.insert(gateway_id, (registered.lease.epoch, until));
+            Ok(registered)
+        })
+    }
+
+    fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, Timestamp> {
+        self.call("renew", Some(lease), &[], || {
+            let renewed = at_once(self.delivery.renew(lease, ttl))?;
+            let until = self.time.now() + micros(ttl);
+            self.account().leases.insert(lease.gateway_id, (lease.epoch, until));
+            Ok(renewed)
+        })
+    }
+
+    fn deregister<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, ()> {
+        self.call("deregister", None, &[], || {
+            self.account().leases.remove(&lease.gateway_id);
+            at_once(self.delivery.deregister(lease))
+        })
+    }
+
+    fn open_session<'a>(
+        &'a self,
+        lease: GatewayLease,
+        hello: HelloFacts,
+    ) -> Delivered<'a, Result<SessionOpened, SessionRefused>> {
+        self.call("open_session", Some(lease), &[], || {
+            let node_id = hello.node_id;
+            let opened = at_once(self.delivery.open_session(lease, hello))?;
+            if let Ok(opened) = &opened {
+                self.account().sessions.insert(node_id, (opened.session_epoch, lease));
+            }
+            Ok(opened)
+        })
+    }
+
+    fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()> {
+        // Closing what one held is no harm, also late.
+        let stale = !self.is_current(lease, session);
+        let sessions = if stale { vec![session] } else { Vec::new() };
+        let lease_too = stale.then_some(lease).filter(|lease| self.lease_holds(*lease));
+        self.call("close_session", lease_too, &sessions, || {
+            at_once(self.delivery.close_session(lease, session))
+        })
+    }
+
+    fn heartbeats<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<SessionKey>> {
+        let keys = sessions.clone();
+        self.call("heartbeats", Some(lease), &keys, || at_once(self.delivery.heartbeats(lease, sessions)))
+    }
+
+    fn ended<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Vec<(SessionKey, SessionEnd)>> {
+        self.call("ended", Some(lease), &[], || at_once(self.delivery.ended(lease)))
+    }
+
+    fn claim_commands<'a>(
+        &'a self,
+        lease: GatewayLease,
+        lanes: Vec<LaneCredits>,
+    ) -> Delivered<'a, Vec<StoredCommand>> {
+        let keys: Vec<SessionKey> = lanes.iter().map(|lane| lane.session).collect();
+        self.call("claim_commands", Some(lease), &keys, || {
+            at_once(self.delivery.claim_commands(lease, lanes))
+        })
+    }
+
+    fn cancels<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sessions: Vec<SessionKey>,
+    ) -> Delivered<'a, Vec<(NodeId, CommandId, String)>> {
+        self.call("cancels", Some(lease), &[], || at_once(self.delivery.cancels(lease, sessions)))
+    }
+
+    fn apply_updates<'a>(
+        &'a self,
+        lease: GatewayLease,
+        updates: Vec<ReportedUpdate>,
+    ) -> Delivered<'a, Vec<(NodeId, CommandId)>> {
+        let keys: Vec<SessionKey> = updates.iter().map(|update| update.session).collect();
+        self.call("apply_updates", Some(lease), &keys, || {
+            at_once(self.delivery.apply_updates(lease, updates))
+        })
+    }
+
+    fn put_events<'a>(
+        &'a self,
+        lease: GatewayLease,
+        session: SessionKey,
+        journal_id: JournalId,
+        events: Vec<ReportedEvent>,
+    ) -> Delivered<'a, Option<u64>> {
+        self.call("put_events", Some(lease), &[session], || {
+            at_once(self.delivery.put_events(lease, session, journal_id, events))
+        })
+    }
+
+    fn put_statuses<'a>(&'a self, lease: GatewayLease, statuses: Vec<ReportedStatus>) -> Delivered<'a, ()> {
+        let keys: Vec<SessionKey> = statuses.iter().map(|status| status.session).collect();
+        self.call("put_statuses", Some(lease), &keys, || at_once(self.delivery.put_statuses(lease, statuses)))
+    }
+
+    fn put_inventory<'a>(
+        &'a self,
+        lease: GatewayLease,
+        session: SessionKey,
+        sections: Vec<ReportedSection>,
+    ) -> Delivered<'a, ()> {
+        self.call("put_inventory", Some(lease), &[session], || {
+            at_once(self.delivery.put_inventory(lease, session, sections))
+        })
+    }
+
+    fn specs_behind<'a>(
+        &'a self,
+        lease: GatewayLease,
+        sent: Vec<(SessionKey, u64)>,
+    ) -> Delivered<'a, Vec<StoredSpec>> {
+        self.call("specs_behind", Some(lease), &[], || at_once(self.delivery.specs_behind(lease, sent)))
+    }
+
+    fn spec<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, Option<StoredSpec>> {
+        self.call("spec", Some(lease), &[session], || at_once(self.delivery.spec(lease, session)))
+    }
+
+    fn ask<'a>(
+        &'a self,
+        lease: GatewayLease,
+        request: InboxRequest,
+        patience: Duration,
+    ) -> Delivered<'a, InboxAnswer> {
+        // The one that waits: for a worker.
+        {
+            let mut account = self.account();
+            account.calls += 1;
+            account.asks += 1;
+        }
+        self.delivery.ask(lease, request, patience)
+    }
+
+    fn certificate_counts<'a>(&'a self, serial: &'a str) -> Delivered<'a, bool> {
+        self.call("certificate_counts", None, &[], || at_once(self.delivery.certificate_counts(serial)))
+    }
+
+    fn next_poke<'a>(&'a self) -> Delivered<'a, Poke> {
+        self.delivery.next_poke()
+    }
+}
