@@ -225,6 +225,19 @@ pub struct RemoveNode {
     pub dry_run: bool,
 }
 
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AbandonNode {
+    /// A revoked one.
+    pub node: Ref<NodeId>,
+    /// The node's name, to show that this one is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<Name>,
+    /// Changes nothing and answers what would have been.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
+}
+
 fn check_update(request: &UpdateNode) -> Result<(), InvalidRequest> {
     if request.name.is_none() && request.labels.as_ref().is_none_or(|labels| labels.0.is_empty()) {
         return Err(InvalidRequest::new("", "nothing to change: give name or labels"));
@@ -241,4 +254,5 @@ method!(Cordon, "nodes"."cordon", Natural, "compute-node", CordonNode => Node, [
 method!(Uncordon, "nodes"."uncordon", Natural, "compute-node", UncordonNode => Node, [NotFound, InvalidState], "Opens a node again, and ends its drain.");
 method!(Drain, "nodes"."drain", Natural, "compute-node", DrainNode => NodeChange, [NotFound, InvalidState], "Closes a node and asks what is on it to leave.");
 method!(Revoke, "nodes"."revoke", Natural, "compute-node", RevokeNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState], "Ends a node's certificates and its session.");
+method!(Abandon, "nodes"."abandon", Natural, "compute-node", AbandonNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState], "Gives up what a revoked node holds: its reservations are placed again elsewhere, or end where they were ending. Changes records alone, and nothing on the machine, where all of it may run on.");
 method!(Remove, "nodes"."remove", Natural, "compute-node", RemoveNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState, Conflict], "Removes a revoked node that holds nothing.");

@@ -52,6 +52,14 @@ pub struct ListTenants {
     pub cursor: Option<Cursor>,
 }
 
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeleteTenant {
+    /// Without users, policies, pools, tenants below it, or a reservation that ever was. Its quotas go with it.
+    pub id: Id<TenantId>,
+}
+
 method!(Create, "tenants"."create", Key, "compute-tenant", CreateTenant => Tenant, [NotFound, Conflict], "Creates a tenant below another.");
 method!(Get, "tenants"."get", Read, "compute-tenant", GetTenant => Tenant, [NotFound], "Shows a tenant.");
 method!(List, "tenants"."list", Read, "compute-tenant", ListTenants => crate::List<Tenant>, [], "Lists tenants.");
+method!(Delete, "tenants"."delete", Natural, "compute-tenant", DeleteTenant => Tenant, [NotFound, InvalidState], "Deletes an empty tenant, and answers what it was.");

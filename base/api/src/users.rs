@@ -4,6 +4,7 @@ use model::{TenantId, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::listing::is_false;
 use crate::method::method;
 use crate::words::words;
 use crate::{Cursor, Id, IdempotencyKey, InvalidRequest, Limit, Name, Named, Text, Time, Word};
@@ -70,6 +71,22 @@ pub struct ListUsers {
     pub cursor: Option<Cursor>,
 }
 
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DisableUser {
+    /// Not the caller.
+    pub id: Id<UserId>,
+    /// Changes nothing and answers what would have been.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnableUser {
+    pub id: Id<UserId>,
+}
+
 fn check_create(request: &CreateUser) -> Result<(), InvalidRequest> {
     match &request.email {
         Some(email) if email.as_str().matches('@').count() != 1 => {
@@ -82,3 +99,5 @@ fn check_create(request: &CreateUser) -> Result<(), InvalidRequest> {
 method!(Create, "users"."create", Key, "compute-user", CreateUser => User, [NotFound, Conflict], "Creates a user: a person, or the service account of a program.", check = check_create);
 method!(Get, "users"."get", Read, "compute-user", GetUser => User, [NotFound], "Shows a user.");
 method!(List, "users"."list", Read, "compute-user", ListUsers => crate::List<User>, [NotFound], "Lists the users of a tenant.");
+method!(Disable, "users"."disable", Natural, "compute-user", DisableUser => User, [NotFound, InvalidState], "Stops every token of a user from working, from the next call on.");
+method!(Enable, "users"."enable", Natural, "compute-user", EnableUser => User, [NotFound], "Lets a disabled user's tokens work again, as far as they are neither revoked nor expired.");

@@ -174,6 +174,21 @@ impl NodeObserver for Capacity {
                 .collect())
         })
     }
+
+    fn abandoned<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            for row in tx.query(&sql::NODE_HELD, &[&node_id.uuid()]).await? {
+                let spoken = self.locked(tx, row.id("allocation_id"), row.id("reservation_id")).await?;
+                match spoken.state {
+                    AllocationState::Placed | AllocationState::Bound | AllocationState::Releasing => {
+                        self.leave(tx, node_id, &spoken, Leaving::Lost).await?;
+                    }
+                    AllocationState::Released | AllocationState::Failed => {}
+                }
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Capacity {

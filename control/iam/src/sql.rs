@@ -64,6 +64,14 @@ pub(crate) const TENANT_LIST: Sql = sql(
      WHERE ($2 OR below.down = 1) AND ($3::text IS NULL OR t.name = $3) AND t.tenant_id < $4
      ORDER BY t.tenant_id DESC LIMIT $5",
 );
+/// What is the tenant's own and names nothing else: goes with it.
+pub(crate) const TENANT_KEYS_DELETE: Sql =
+    sql("tenant_keys_delete", "DELETE FROM idempotency WHERE tenant_id = $1");
+pub(crate) const TENANT_QUOTAS_DELETE: Sql =
+    sql("tenant_quotas_delete", "DELETE FROM quotas WHERE tenant_id = $1");
+/// Refused by whatever still refers to it.
+pub(crate) const TENANT_DELETE: Sql =
+    sql("tenant_delete", "DELETE FROM tenants WHERE tenant_id = $1 AND parent_id IS NOT NULL");
 pub(crate) const TENANT_ROOT: Sql =
     sql("tenant_root", "SELECT tenant_id FROM tenants WHERE parent_id IS NULL");
 
@@ -90,6 +98,12 @@ pub(crate) const USER_LIST: Sql = sql(
      WHERE u.tenant_id = $1 AND ($2::text IS NULL OR u.kind = $2) AND ($3::text IS NULL OR u.name = $3)
        AND u.user_id < $4
      ORDER BY u.user_id DESC LIMIT $5",
+);
+/// Nothing where it is so already.
+pub(crate) const USER_DISABLE: Sql = sql(
+    "user_disable",
+    "UPDATE users SET disabled_at = CASE WHEN $2 THEN compute_now() END
+     WHERE user_id = $1 AND (disabled_at IS NOT NULL) <> $2",
 );
 
 // Tokens.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::Named;
-use api::tenants::{CreateTenant, GetTenant, ListTenants, Tenant};
+use api::tenants::{CreateTenant, DeleteTenant, GetTenant, ListTenants, Tenant};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
 use kernel::page::Page;
@@ -11,11 +11,12 @@ use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault};
 use model::{TenantId, Timestamp};
 use serde_json::json;
-use store::{Op, Row, RowExt};
+use store::{ErrorKind, Op, Row, RowExt};
 
 use crate::{Iam, sql, version};
 
 const OP_CREATE: Op = Op::new("tenant_create");
+const OP_DELETE: Op = Op::new("tenant_delete");
 
 /// How deep the tree may be: each decision looks at every tenant on the way up.
 const DEPTH_MAX: usize = 16;
@@ -125,4 +126,42 @@ pub(crate) async fn list(
     let items = rows.iter().map(|row| view(row, call.now)).collect();
     let items = call.filter(action, items, |tenant: &Tenant| resource(tenant.id.get(), &tenant.name)).await?;
     Ok(api::List::new(items, cursor))
+}
+
+pub(crate) async fn delete(iam: Arc<Iam>, call: Arc<Call>, request: DeleteTenant) -> Result<Tenant, Fault> {
+    let tenant_id = request.id.get();
+    let tenant = iam.tenant(&call, tenant_id).await?;
+    let asked = resource(tenant_id, &tenant.name);
+    call.require_on("compute:tenants:delete", "compute:tenants:get", &asked, "tenant", tenant_id).await?;
+    call.about(format!("tenant/{tenant_id}"));
+    if tenant.parent.is_none() {
+        return Err(ApiError::invalid_state("the root tenant stays").into());
+    }
+    let (rng, name) = (&*iam.rng, tenant.name.as_str());
+    let deleted: Result<(), Fault> = call
+        .tx(&iam.store, OP_DELETE, |tx| {
+            Box::pin(async move {
+                tx.execute(&sql::TENANT_KEYS_DELETE, &[&tenant_id.uuid()]).await?;
+                tx.execute(&sql::TENANT_QUOTAS_DELETE, &[&tenant_id.uuid()]).await?;
+                if tx.execute(&sql::TENANT_DELETE, &[&tenant_id.uuid()]).await? == 0 {
+                    return Err(ApiError::not_found("tenant", tenant_id).into());
+                }
+                version::raise(tx).await?;
+                let kind = EventKind::IamTenantDeleted;
+                events::append(tx, rng, kind, tenant_id, Some(tenant_id), json!({"name": name})).await?;
+                Ok(())
+            })
+        })
+        .await;
+    deleted.map_err(|fault| not_empty(fault, name))?;
+    Ok(tenant)
+}
+
+/// Tells the caller what the tenant still has, by the table that refers to it.
+fn not_empty(fault: Fault, name: &str) -> Fault {
+    let Fault::Store(err) = &fault else { return fault };
+    let ErrorKind::ForeignKey { constraint } = err.kind() else { return fault };
+    let table = constraint.split("_tenant_id_fkey").next().unwrap_or(constraint);
+    let has = if table.starts_with("tenants") { "tenants below it" } else { table };
+    ApiError::invalid_state(format!("tenant {name} is not empty: it has {has}")).detail("has", has).into()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::users::{CreateUser, GetUser, ListUsers, User, UserKind};
+use api::users::{CreateUser, DisableUser, EnableUser, GetUser, ListUsers, User, UserKind};
 use api::{Named, Ref, Vocabulary};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::{self, Key};
@@ -16,6 +16,7 @@ use store::{Op, Row, RowExt};
 use crate::{Iam, sql, version};
 
 const OP_CREATE: Op = Op::new("user_create");
+const OP_CHANGE: Op = Op::new("user_change");
 
 pub(crate) fn resource(user: &User) -> Resource {
     Resource::one("compute-user", user.id, user.tenant.id.get())
@@ -132,4 +133,57 @@ pub(crate) async fn list(
     let (rows, cursor) = page.cut(rows, |row| row.id::<UserId>("user_id"));
     let items = rows.iter().map(|row| view(row, call.now)).collect();
     Ok(api::List::new(call.filter(action, items, resource).await?, cursor))
+}
+
+pub(crate) async fn disable(iam: Arc<Iam>, call: Arc<Call>, request: DisableUser) -> Result<User, Fault> {
+    let user = iam.user_to_change(&call, "compute:users:disable", request.id.get()).await?;
+    if user.id.get() == call.principal.user_id {
+        return Err(
+            ApiError::invalid_state("you cannot disable yourself: nobody may be left to undo it").into()
+        );
+    }
+    if request.dry_run {
+        return Ok(user);
+    }
+    iam.set_disabled(&call, user, true).await
+}
+
+pub(crate) async fn enable(iam: Arc<Iam>, call: Arc<Call>, request: EnableUser) -> Result<User, Fault> {
+    let user = iam.user_to_change(&call, "compute:users:enable", request.id.get()).await?;
+    iam.set_disabled(&call, user, false).await
+}
+
+impl Iam {
+    async fn user_to_change(
+        &self,
+        call: &Call,
+        action: &'static str,
+        user_id: UserId,
+    ) -> Result<User, Fault> {
+        let user = self.user(call, user_id).await?;
+        call.require_on(action, "compute:users:get", &resource(&user), "user", user_id).await?;
+        call.about(format!("user/{user_id}"));
+        Ok(user)
+    }
+
+    async fn set_disabled(&self, call: &Call, user: User, disabled: bool) -> Result<User, Fault> {
+        let (rng, user_id, tenant_id) = (&*self.rng, user.id.get(), user.tenant.id.get());
+        let name = user.name.as_str();
+        let changed: Result<(), Fault> = call
+            .tx(&self.store, OP_CHANGE, |tx| {
+                Box::pin(async move {
+                    if tx.execute(&sql::USER_DISABLE, &[&user_id.uuid(), &disabled]).await? == 0 {
+                        return Ok(());
+                    }
+                    version::raise(tx).await?;
+                    let data = json!({"name": name, "disabled": disabled});
+                    events::append(tx, rng, EventKind::IamUserChanged, user_id, Some(tenant_id), data)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await;
+        changed?;
+        self.user(call, user_id).await
+    }
 }

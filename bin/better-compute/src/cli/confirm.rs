@@ -21,11 +21,13 @@ enum Ask {
 fn of(method: &str, request: &Value) -> Option<Ask> {
     Some(match method {
         "policies.delete" => Ask::Yes("delete"),
-        "bindings.delete" => Ask::Yes("delete"),
+        "bindings.delete" | "tenants.delete" => Ask::Yes("delete"),
+        "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
         "reservations.release" => Ask::Yes("release"),
         "nodes.drain" => Ask::Yes("drain"),
         "nodes.revoke" => Ask::NodeName("revoke"),
+        "nodes.abandon" => Ask::NodeName("give up what is held on"),
         "nodes.remove" => Ask::NodeName("remove"),
         "commands.create" => {
             let kind = CommandKind::parse(&at(request, "kind"))?;

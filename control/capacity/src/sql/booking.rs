@@ -98,6 +98,12 @@ pub const NODE_HOLDS: Sql = sql(
      WHERE a.node_id = $1 AND a.ended_at IS NULL AND a.state IN ('placed', 'bound', 'releasing')
      ORDER BY a.allocation_id LIMIT 100",
 );
+/// In the order in which everybody locks reservations.
+pub const NODE_HELD: Sql = sql(
+    "node_held",
+    "SELECT allocation_id, reservation_id FROM allocations
+     WHERE node_id = $1 AND ended_at IS NULL AND state IN ('placed', 'bound', 'releasing') ORDER BY reservation_id",
+);
 pub const NODE_POOL_TENANT: Sql = sql(
     "node_pool_tenant",
     "SELECT p.tenant_id FROM nodes n JOIN pools p ON p.pool_id = n.pool_id WHERE n.node_id = $1",

@@ -104,6 +104,19 @@ impl Cloud {
             .expect("it is heard");
     }
 
+    /// What the node is said to hold.
+    pub async fn holds(&self, node: NodeId) -> Vec<String> {
+        let capacity = &self.capacity;
+        let held = self.db.store.tx(OP, |tx| Box::pin(async move { capacity.holds(tx, node).await })).await;
+        held.expect("they are read")
+    }
+
+    pub async fn abandoned(&self, node: NodeId) {
+        let capacity = &self.capacity;
+        let done = self.db.store.tx(OP, |tx| Box::pin(async move { capacity.abandoned(tx, node).await })).await;
+        done.expect("it is heard");
+    }
+
     /// A tenant below the tenant.
     pub async fn tenant_below(&self, name: &str) -> TenantId {
         let (fresh, above) = (id::<TenantId>(), self.tenant.uuid());

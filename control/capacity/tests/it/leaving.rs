@@ -188,3 +188,32 @@ async fn a_reservation_outlives_any_number_of_lost_nodes() {
     assert_eq!((&cloud.get(&placed).await["state"], cloud.booked(nodes[0]).await), (&json!("placed"), 8));
     cloud.assert_sound().await;
 }
+
+#[tokio::test]
+async fn what_a_revoked_node_held_is_given_up_by_a_person_alone() {
+    let (cloud, nodes) = Cloud::with_nodes(2).await;
+    let held = cloud.reserve(json!({ "gpus": 8 })).await;
+    let node = node_of(&held);
+    cloud.bind(&held).await;
+    let leaving = cloud.reserve(json!({ "vcpu": 1 })).await;
+    cloud.call("reservations.release", json!({ "id": leaving["id"] })).await.ok();
+    let there = usize::from(node_of(&leaving) == node);
+    cloud.node_becomes(node, "revoked").await;
+    cloud.schedulable_changed(node).await;
+    cloud.place_waiting().await;
+    assert_eq!((&cloud.get(&held).await["state"], cloud.holds(node).await.len()), (&json!("active"), 1 + there));
+
+    for _ in 0..2 {
+        cloud.abandoned(node).await;
+        assert_eq!(cloud.holds(node).await, [] as [String; 0]);
+    }
+    cloud.place_waiting().await;
+    let again = cloud.get(&held).await;
+    assert_eq!(again["state"], "placed");
+    assert!(nodes.contains(&node_of(&again)) && node_of(&again) != node, "{again}");
+    assert_eq!(cloud.booked(node).await, 8, "it may run there yet");
+    cloud.node_becomes(node, "removed").await;
+    cloud.schedulable_changed(node).await;
+    assert_eq!(cloud.booked(node).await, 0);
+    cloud.assert_sound().await;
+}

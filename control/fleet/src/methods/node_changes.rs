@@ -22,6 +22,7 @@ const UPDATE: Op = Op::new("node_update");
 const CORDON: Op = Op::new("node_cordon");
 const DRAIN: Op = Op::new("node_drain");
 const REVOKE: Op = Op::new("node_revoke");
+const ABANDON: Op = Op::new("node_abandon");
 const REMOVE: Op = Op::new("node_remove");
 const HOLDS: Op = Op::new("node_holds");
 
@@ -31,6 +32,7 @@ pub(super) fn register(module: Module, fleet: &Fleet) -> Module {
     let module = on!(module, fleet, api_nodes::Uncordon, uncordon);
     let module = on!(module, fleet, api_nodes::Drain, drain);
     let module = on!(module, fleet, api_nodes::Revoke, revoke);
+    let module = on!(module, fleet, api_nodes::Abandon, abandon);
     on!(module, fleet, api_nodes::Remove, remove)
 }
 
@@ -188,16 +190,44 @@ async fn revoke(fleet: Fleet, call: Arc<Call>, request: api_nodes::RevokeNode) -
     Ok(NodeChange { node: read(&fleet, &call, node_id).await?.node, holds, dry_run: false })
 }
 
-async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -> Result<NodeChange, Fault> {
-    let seen = visible(&fleet, &call, "compute:nodes:remove", &request.node).await?;
+async fn abandon(
+    fleet: Fleet,
+    call: Arc<Call>,
+    request: api_nodes::AbandonNode,
+) -> Result<NodeChange, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:abandon", &request.node).await?;
     let node_id = seen.node.id.0;
     let holds = fleet.holds(node_id).await?;
     if request.dry_run {
         return Ok(NodeChange { node: seen.node, holds, dry_run: true });
     }
+    must_be_revoked(&seen)?;
+    let what = "giving up what it holds lets others have it while it may still run there";
+    confirmed(&seen, request.confirm.as_ref(), what, &holds)?;
+    let fleet_ref = &fleet;
+    call.tx(fleet_ref.store(), ABANDON, |tx| {
+        Box::pin(async move {
+            // Under the lock, for it may be joined again since.
+            let node = tx.query_opt(&crate::sql::NODE_LOCK, &[&node_id.uuid()]).await?;
+            if node.is_none_or(|row| row.get::<_, &str>("state") != NodeState::Revoked.name()) {
+                return Err(ApiError::invalid_state("the node is not revoked any more").into());
+            }
+            for observer in &fleet_ref.0.observers {
+                observer.abandoned(tx, node_id).await?;
+            }
+            Ok::<_, Fault>(())
+        })
+    })
+    .await?;
+    Ok(NodeChange { node: read(&fleet, &call, node_id).await?.node, holds, dry_run: false })
+}
+
+fn must_be_revoked(seen: &Seen) -> Result<(), Fault> {
     match seen.node.state.0 {
-        NodeState::Removed => return Ok(NodeChange { node: seen.node, holds, dry_run: false }),
-        NodeState::Revoked => {}
+        NodeState::Revoked => Ok(()),
+        NodeState::Removed => {
+            Err(ApiError::invalid_state(format!("node {} is removed", seen.node.name)).into())
+        }
         NodeState::Joined
         | NodeState::Accepting
         | NodeState::Ready
@@ -208,9 +238,22 @@ async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -
                 seen.node.name,
                 seen.node.state.0.name()
             );
-            return Err(ApiError::invalid_state(message).into());
+            Err(ApiError::invalid_state(message).into())
         }
     }
+}
+
+async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -> Result<NodeChange, Fault> {
+    let seen = visible(&fleet, &call, "compute:nodes:remove", &request.node).await?;
+    let node_id = seen.node.id.0;
+    let holds = fleet.holds(node_id).await?;
+    if request.dry_run {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: true });
+    }
+    if seen.node.state.0 == NodeState::Removed {
+        return Ok(NodeChange { node: seen.node, holds, dry_run: false });
+    }
+    must_be_revoked(&seen)?;
     confirmed(&seen, request.confirm.as_ref(), "removing it closes its record", &holds)?;
     let (fleet_ref, by) = (&fleet, call.principal.name.as_str());
     call.tx(fleet_ref.store(), REMOVE, |tx| {
@@ -218,7 +261,11 @@ async fn remove(fleet: Fleet, call: Arc<Call>, request: api_nodes::RemoveNode) -
             // Asked again under the lock: something may have been placed since.
             let holds = fleet_ref.holds_in(tx, node_id).await?;
             if !holds.is_empty() {
-                let message = format!("{} things are still on the node: {}", holds.len(), holds.join(", "));
+                let message = format!(
+                    "{} things are still on the node: {}; if the machine is gone, give them up with nodes abandon",
+                    holds.len(),
+                    holds.join(", ")
+                );
                 return Err(ApiError::conflict(message).detail("holds", holds).into());
             }
             fleet_ref.move_node_by(tx, node_id, NodeEvent::Removed, json!({ "by": by })).await?;

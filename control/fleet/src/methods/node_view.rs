@@ -10,6 +10,8 @@ use model::{GatewayId, NodeId, PoolId, Role, SiteId, TenantId, Timestamp};
 use serde_json::Value;
 use store::{Row, RowExt, StoreError};
 
+use crate::observe::commands::{UNSIGNED, refusal_of};
+
 /// A node with whose it is, for decisions about it.
 pub(super) struct Seen {
     pub node: Node,
@@ -52,7 +54,7 @@ pub(super) fn view(row: &Row, now: Timestamp) -> Result<Seen, Fault> {
         vcpu: amount(row, "cpu_millis_total", "cpu_millis_free", |millis| millis / 1000),
         memory_gib: amount(row, "memory_bytes_total", "memory_bytes_free", bytes_to_gib),
         hugepages_1gi: amount(row, "hugepages_total", "hugepages_free", |pages| pages),
-        conditions: conditions(&row.get::<_, Value>("conditions"), now),
+        conditions: all_conditions(row, now),
         generation: unsigned(row, "generation"),
         applied_generation: unsigned(row, "applied_generation"),
         observed_generation: unsigned(row, "observed_generation"),
@@ -97,6 +99,30 @@ fn labels(value: &Value) -> Labels {
 
 fn text(value: &Value, field: &str) -> String {
     value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// What the node said of itself, after what keeps it from taking work at all.
+fn all_conditions(row: &Row, now: Timestamp) -> Vec<Condition> {
+    let said = conditions(&row.get::<_, Value>("conditions"), now);
+    not_accepted(row, now).into_iter().chain(said).collect()
+}
+
+/// The diagnosis that was to let the node in did not.
+fn not_accepted(row: &Row, now: Timestamp) -> Option<Condition> {
+    let since = row.opt_ts("diagnosis_at")?;
+    let text = |column| row.get::<_, Option<&str>>(column).unwrap_or_default();
+    let result = row.get::<_, Option<&[u8]>>("diagnosis_result").unwrap_or_default();
+    let (kind, state) = (text("diagnosis_kind"), text("diagnosis_state"));
+    let refusal = refusal_of(kind, state, text("diagnosis_message"), result);
+    Some(Condition {
+        kind: "DiagnosisFailed".to_owned(),
+        severity: Word(Severity::Blocking),
+        device: None,
+        reason: "diagnosis-failed".to_owned(),
+        message: refusal.unwrap_or_else(|| UNSIGNED.to_owned()),
+        since: since.into(),
+        since_seconds: now.since(since).as_secs(),
+    })
 }
 
 fn conditions(value: &Value, now: Timestamp) -> Vec<Condition> {

@@ -74,10 +74,13 @@ macro_rules! node_columns {
        coalesce(st.observed_generation, 0) AS observed_generation, st.agent_version,
        se.gateway_id, se.session_epoch, se.connected_at, se.closed_at, se.boot_id, se.last_heartbeat_at,
        n.acceptance_command_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM commands ac
-         WHERE ac.command_id = n.acceptance_command_id AND ac.handled_at IS NULL) AS acceptance_over
+         WHERE ac.command_id = n.acceptance_command_id AND ac.handled_at IS NULL) AS acceptance_over,
+       d.kind AS diagnosis_kind, d.state AS diagnosis_state, d.message AS diagnosis_message,
+       d.result AS diagnosis_result, d.settled_at AS diagnosis_at
      FROM nodes n JOIN sites si USING (site_id) LEFT JOIN pools p USING (pool_id)
      JOIN node_totals t USING (node_id) LEFT JOIN node_status st USING (node_id)
-     LEFT JOIN node_sessions se USING (node_id)"
+     LEFT JOIN node_sessions se USING (node_id)
+     LEFT JOIN commands d ON n.state = 'accepting' AND d.command_id = n.acceptance_command_id AND d.handled_at IS NOT NULL"
     };
 }
 

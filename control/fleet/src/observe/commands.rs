@@ -53,8 +53,7 @@ impl Fleet {
             let data = json!({ "kind": kind, "reason": "the result is not signed by the node" });
             self.emit(tx, EventKind::SecurityInvalidReport, node_id, data).await?;
         }
-        let refusal =
-            if unsigned { Some("its diagnosis was not signed by the node".to_owned()) } else { refusal(row) };
+        let refusal = if unsigned { Some(UNSIGNED.to_owned()) } else { refusal(row) };
         self.conclude_acceptance(tx, node_id, command_id, refusal).await
     }
 
@@ -81,14 +80,20 @@ impl Fleet {
     }
 }
 
-/// Why a settled command would not let a node in.
+/// Why a diagnosis that says nothing against the node does not let it in.
+pub(crate) const UNSIGNED: &str = "its diagnosis was not signed by the node";
+
 fn refusal(row: &Row) -> Option<String> {
-    let (kind, state, message): (&str, &str, &str) = (row.get("kind"), row.get("state"), row.get("message"));
+    let bytes: Option<&[u8]> = row.get("result");
+    refusal_of(row.get("kind"), row.get("state"), row.get("message"), bytes.unwrap_or_default())
+}
+
+/// Why a settled command would not let a node in.
+pub(crate) fn refusal_of(kind: &str, state: &str, message: &str, result: &[u8]) -> Option<String> {
     if state != CommandState::Succeeded.name() {
         return Some(format!("its diagnosis {state}: {message}"));
     }
-    let bytes: Option<&[u8]> = row.get("result");
-    let decoded = wire::decode("command result", bytes.unwrap_or_default(), RESULT_BYTES_MAX);
+    let decoded = wire::decode("command result", result, RESULT_BYTES_MAX);
     let result: CommandResult = match decoded {
         Ok(result) => result,
         Err(err) => return Some(err.to_string()),

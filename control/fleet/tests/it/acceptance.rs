@@ -1,9 +1,11 @@
 use model::CommandId;
+use serde_json::json;
 use store::RowExt;
 use wire::proto::agent::command_result::Result as Outcome;
 use wire::proto::agent::{CommandResult, DiagCheck, DiagNvmlResult, InventoryRefreshResult};
 
 use crate::machine::Machine;
+use crate::methods::Api;
 use crate::world::{TokenIs, World, world};
 
 async fn accepting(world: &World) -> (Machine, CommandId) {
@@ -49,6 +51,17 @@ async fn a_diagnosis_that_failed_keeps_the_node_out_and_says_why() {
     assert_eq!(world.state(&machine).await, "accepting");
     let failed = world.events("node.acceptance-failed").await;
     assert_eq!(failed[0]["reason"], "ecc.uncorrectable GPU-1: 3 errors");
+
+    let api = Api::new(&world);
+    let shown = api.ok("nodes.get", json!({ "node": "gpu-1" })).await;
+    let condition = &shown["conditions"][0];
+    assert_eq!(
+        [&condition["kind"], &condition["severity"], &condition["message"]],
+        [&json!("DiagnosisFailed"), &json!("blocking"), &failed[0]["reason"]]
+    );
+    api.ok("nodes.adopt", json!({ "node": "gpu-1", "pool": "gpus" })).await;
+    let again = api.ok("nodes.get", json!({ "node": "gpu-1" })).await;
+    assert_eq!(again["conditions"], json!([]), "a new diagnosis is on its way");
 }
 
 #[tokio::test(flavor = "multi_thread")]

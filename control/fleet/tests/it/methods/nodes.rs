@@ -156,7 +156,10 @@ async fn a_node_goes_only_when_it_is_named_and_holds_nothing() {
     let world = world().await;
     let api = Api::new(&world);
     world.ready("gpu-1").await;
-    assert_eq!(api.call("nodes.remove", json!({ "node": "gpu-1" })).await.code(), "INVALID_STATE");
+    for method in ["nodes.remove", "nodes.abandon"] {
+        let alive = json!({ "node": "gpu-1", "confirm": "gpu-1" });
+        assert_eq!(api.call(method, alive).await.code(), "INVALID_STATE");
+    }
     let told = api.call("nodes.revoke", json!({ "node": "gpu-1" })).await;
     assert_eq!(
         (told.code(), &told.body["error"]["details"]["confirm"]),
@@ -184,6 +187,16 @@ async fn a_node_goes_only_when_it_is_named_and_holds_nothing() {
         (told.code(), &told.body["error"]["details"]["holds"]),
         ("CONFLICT", &json!(["reservation/rsv_1"]))
     );
+    let told = api.call("nodes.abandon", json!({ "node": "gpu-1" })).await;
+    assert_eq!(
+        (told.code(), &told.body["error"]["details"]["confirm"]),
+        ("CONFIRMATION_REQUIRED", &json!("gpu-1"))
+    );
+    let removing = Api::may(&world, &["compute:nodes:get", "compute:nodes:remove"]);
+    assert_eq!(removing.call("nodes.abandon", request.clone()).await.code(), "ACCESS_DENIED");
+    let given_up = api.ok("nodes.abandon", request.clone()).await;
+    assert_eq!(given_up["holds"], json!(["reservation/rsv_1"]));
+    assert!(audited(&world).await.iter().any(|(action, _)| action == "compute:nodes:abandon"));
     world.listener.on_node.lock().unwrap().clear();
     let made = api.ok("nodes.remove", request).await;
     assert_eq!(made["node"]["state"], "removed");
