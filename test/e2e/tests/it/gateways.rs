@@ -81,8 +81,13 @@ impl Pair {
         let api = cloud.api(&server)?;
         let a = gate(&cloud, "a", namespace.zip(forward.as_ref().map(|forward| forward.address))).await?;
         let b = gate(&cloud, "b", None).await?;
-        let ready = b.server.ops("/readyz").await?;
-        ensure!(ready.starts_with("HTTP/1.0 200") && ready.ends_with("ready\n"), "{ready}");
+        // It listens before it has its lease.
+        eventually(MOVED_WITHIN, "the gateway is ready", async || {
+            let ready = b.server.ops("/readyz").await?;
+            let so = ready.starts_with("HTTP/1.0 200") && ready.ends_with("ready\n");
+            Ok(if so { Ok(()) } else { Err(ready) })
+        })
+        .await?;
         let counted = b.server.ops("/metrics").await?;
         ensure!(counted.contains("better_compute_gateway_sessions 0"), "{counted}");
         let balancer = Balancer::new(loopback(), vec![a.target.clone(), b.target.clone()]).await?;

@@ -2,7 +2,9 @@
 
 use e2e::guest::{Guest, Image, Options};
 
+mod crashes;
 mod daemon;
+mod rig;
 
 #[test]
 fn the_kernel_of_a_guest_enforces_limits_on_cgroup_v2() -> anyhow::Result<()> {
