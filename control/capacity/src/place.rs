@@ -57,6 +57,9 @@ impl From<StoreError> for Stop {
             Stop::Taken
         } else if is_over_quota(&err) {
             Stop::OverQuota
+        } else if err.is_foreign_key("quota_holds_reservation_id_fkey") {
+            // A draft that took so long that the sweep took it for one of a crash.
+            Stop::Gone
         } else {
             Stop::Fault(err.into())
         }

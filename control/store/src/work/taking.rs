@@ -27,7 +27,7 @@ impl Floor {
             return Self { xid: 0, server };
         }
         if kit::mutant::on("store.floor-passes-what-is-not-settled") {
-            return Self { xid: settled + 8, server };
+            return Self { xid: settled + 4_096, server };
         }
         Self { xid: first.map_or(settled, |first| first.min(settled)).max(self.xid), server }
     }
