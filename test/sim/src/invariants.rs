@@ -42,6 +42,12 @@ macro_rules! invariants {
             pub const fn says(self) -> &'static str {
                 match self { $(Invariant::$variant => $says,)* }
             }
+
+            /// What goes wrong when it is not.
+            pub fn why(self) -> String {
+                let lines: &[&str] = match self { $(Invariant::$variant => &[$($doc),+],)* };
+                lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+            }
         }
     };
 }
@@ -91,6 +97,8 @@ invariants! {
     OwnersAreFenced = 21, "whoever lost a lease, a claim or a session writes nothing under it";
     /// A change without its event is one that nobody who listens ever hears of, and the other way round.
     EventsWithTheirChange = 22, "a change is written together with its event, or neither is";
+    /// What is proved of gateways over the store in memory is true of the deployment only as far as the two stores are one.
+    StoresAgree = 23, "the delivery stores in memory and over PostgreSQL answer alike";
 }
 
 impl Invariant {
@@ -103,6 +111,20 @@ impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "I{:02} {}", self.number(), self.says())
     }
+}
+
+/// The two tables of `docs/simulation.md`: what is asked, and the mutants of the control plane with what catches them.
+pub fn reference() -> String {
+    let mut page = String::from("| | What is true | Why it must be |\n|---|---|---|\n");
+    for one in Invariant::ALL {
+        page.push_str(&format!("| I{:02} | {} | {} |\n", one.number(), one.says(), one.why()));
+    }
+    page.push_str("\n| Mutant | What the program does wrong | Found by | In |\n|---|---|---|---|\n");
+    for mutants::Mutant { name, what, scenario, caught_by } in mutants::MUTANTS {
+        let test = scenario.rsplit("::").next().unwrap_or_default();
+        page.push_str(&format!("| `{name}` | {what} | I{:02} | `{test}` |\n", caught_by.number()));
+    }
+    page
 }
 
 /// One thing that broke an invariant.

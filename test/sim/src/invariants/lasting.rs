@@ -100,9 +100,11 @@ const LASTS: &[Lasts] = &[
         bound: minutes(5),
         statement: sql(
             "sim_work_stays",
-            "SELECT format('%s %s', queue, key) AS key, format('%s %s is due and nobody takes it', queue, key) AS what
+            "SELECT format('%s %s %s', queue, key, claim) AS key, format('%s %s is due and nobody takes it', queue, key) AS what
              FROM work CROSS JOIN deployment d
-             WHERE state = 'ready' AND run_at <= compute_now() AND NOT d.observe_only ORDER BY 1",
+             WHERE state = 'ready' AND run_at <= compute_now() AND NOT d.observe_only
+             UNION ALL SELECT DISTINCT format('%s %s woken by %s', queue, key, xid), format('%s %s was woken and nobody takes it', queue, key)
+             FROM work_wakes CROSS JOIN deployment d WHERE NOT d.observe_only ORDER BY 1",
         ),
     },
 ];

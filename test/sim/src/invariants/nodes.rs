@@ -46,7 +46,10 @@ fn held_twice(nodes: &[NodeView], found: &mut Vec<Violation>) {
                 let before = *holders.entry(atom).or_insert(here);
                 if before != here {
                     let (there, other) = before;
-                    let what = format!("{atom} is held for {other} on machine {there} and for {} on {}", here.1, here.0);
+                    let what = format!(
+                        "{atom} is held for {other} on machine {there} and for {} on {}",
+                        here.1, here.0
+                    );
                     found.push(Violation::new(Invariant::AtomsHeldOnce, what));
                 }
             }
@@ -58,7 +61,8 @@ fn done_twice(node: &NodeView, found: &mut Vec<Violation>) {
     let mut done: BTreeSet<CommandId> = BTreeSet::new();
     for effect in node.effects.iter().filter(|effect| !effect.kind.policy().retry_safe) {
         if !done.insert(effect.command_id) {
-            let what = format!("{} of {} ran twice on {}", effect.kind.name(), effect.command_id, shown(node));
+            let what =
+                format!("{} of {} ran twice on {}", effect.kind.name(), effect.command_id, shown(node));
             found.push(Violation::new(Invariant::EffectsOnce, what));
         }
     }
@@ -115,7 +119,9 @@ pub(super) async fn beside_rows(world: &World<'_>) -> Result<Vec<Violation>, Sto
                 // Nobody speaks for the node any more; what is on it is a person's to judge.
                 Some(row) if row.get("gone") => continue,
                 Some(row) if row.opt_ts("ended_at").is_some() => "its row has ended".to_owned(),
-                Some(row) if atoms_differ(&hold.atoms, row.get("atoms")) => "its row has other devices".to_owned(),
+                Some(row) if atoms_differ(&hold.atoms, row.get("atoms")) => {
+                    "its row has other devices".to_owned()
+                }
                 Some(_) => continue,
             };
             let what = format!("{} holds {id}: {why}", shown(node));

@@ -15,7 +15,8 @@ const RULES: &[Rule] = &[
         Invariant::LoopsRest,
         "sim_rest_work",
         "SELECT format('%s %s is %s, due %s, after %s failures: %s', queue, key, state, run_at, attempts, last_error) AS what
-         FROM work ORDER BY 1",
+         FROM work
+         UNION ALL SELECT format('%s %s was woken', queue, key) FROM work_wakes ORDER BY 1",
     ),
     rule(
         Invariant::LoopsRest,
