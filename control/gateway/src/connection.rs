@@ -52,7 +52,7 @@ const RESETS_MAX: usize = 8;
 pub(crate) struct Conn {
     pub(crate) peer: Option<Peer>,
     pub(crate) source: IpAddr,
-    /// Cuts the connection.
+    /// Cuts the connection. Cut as well when all connections are.
     pub(crate) kill: CancellationToken,
     calls: AtomicUsize,
     /// It carried a session: once that has ended there is nothing more to say.
@@ -91,13 +91,13 @@ pub(crate) async fn serve(
     let conn = Arc::new(Conn {
         peer,
         source,
-        kill: CancellationToken::new(),
+        kill: stop.child_token(),
         calls: AtomicUsize::new(0),
         session: AtomicBool::new(false),
     });
     let _of_node = conn.peer.as_ref().map(|peer| shared.nodes.enter(peer.node_id, conn.kill.clone()));
     shared.metrics.connection(1);
-    Box::pin(serve_http2(&shared, tls, &conn, &stop)).await;
+    Box::pin(serve_http2(&shared, tls, &conn)).await;
     shared.metrics.connection(-1);
 }
 
@@ -146,12 +146,7 @@ async fn handshake(
     }
 }
 
-async fn serve_http2(
-    shared: &Arc<Shared>,
-    tls: TlsStream<TcpStream>,
-    conn: &Arc<Conn>,
-    stop: &CancellationToken,
-) {
+async fn serve_http2(shared: &Arc<Shared>, tls: TlsStream<TcpStream>, conn: &Arc<Conn>) {
     let calls = Calls::default();
     let service = service_fn(|request: Request<Incoming>| call(shared.clone(), conn.clone(), request));
     let mut connection = pin!(
@@ -168,13 +163,12 @@ async fn serve_http2(
             .serve_connection(TokioIo::new(tls), service)
     );
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
-    let mut idle = shared.clock.sleep(IDLE);
-    let mut life = shared.clock.sleep(LIFE);
+    // Until it carries a session.
+    let mut limits = Some((shared.clock.sleep(IDLE), shared.clock.sleep(LIFE)));
     let mut closing: Option<BoxFuture<'static, ()>> = None;
-    let mut stopped = pin!(stop.cancelled());
     let mut killed = pin!(conn.kill.cancelled());
     poll_fn(|cx| {
-        if killed.as_mut().poll(cx).is_ready() || stopped.as_mut().poll(cx).is_ready() {
+        if killed.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
         loop {
@@ -195,14 +189,25 @@ async fn serve_http2(
             }
         }
         if closing.is_none() {
-            let over = conn.session.load(Ordering::SeqCst) && conn.is_idle();
-            let without_session = !conn.session.load(Ordering::SeqCst);
-            let outlived = without_session && life.as_mut().poll(cx).is_ready();
-            let unused = without_session && idle.as_mut().poll(cx).is_ready();
-            if unused && !conn.is_idle() && !outlived {
-                idle = shared.clock.sleep(IDLE);
-                cx.waker().wake_by_ref();
-            } else if over || unused || outlived {
+            let over = match &mut limits {
+                _ if conn.session.load(Ordering::SeqCst) => {
+                    limits = None;
+                    conn.is_idle()
+                }
+                Some((idle, life)) => {
+                    let outlived = life.as_mut().poll(cx).is_ready();
+                    let unused = idle.as_mut().poll(cx).is_ready();
+                    if unused && !conn.is_idle() && !outlived {
+                        *idle = shared.clock.sleep(IDLE);
+                        cx.waker().wake_by_ref();
+                        false
+                    } else {
+                        unused || outlived
+                    }
+                }
+                None => false,
+            };
+            if over {
                 connection.as_mut().graceful_shutdown();
                 closing = Some(shared.clock.sleep(CLOSE_WITHIN));
                 cx.waker().wake_by_ref();

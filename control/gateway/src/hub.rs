@@ -24,9 +24,11 @@ use crate::server::Timing;
 use crate::session::{Answer, Input, Now, Request, Session, Terms};
 use crate::time::ServerTime;
 
+use check::Check;
 use open::Opening;
 
 pub(crate) mod beat;
+mod check;
 pub(crate) mod deliver;
 mod lease;
 mod open;
@@ -47,8 +49,9 @@ pub(crate) struct Hub {
     clock: Arc<dyn Clock>,
     time: Arc<ServerTime>,
     metrics: Metrics,
-    /// Cancelled when the lease is over.
+    /// Cancelled when the lease is over. `ended` is the same for those who ask with every frame: the token has a lock in it.
     over: CancellationToken,
+    ended: AtomicBool,
     /// Monotonic microseconds up to which the lease certainly holds.
     valid_until: AtomicU64,
     draining: AtomicBool,
@@ -61,6 +64,9 @@ pub(crate) struct Hub {
     openings: Mutex<VecDeque<Opening>>,
     /// Wakes whoever opens sessions; without one, a session's own stream does it.
     opener: OnceLock<Waker>,
+    checks: Mutex<Vec<Check>>,
+    /// Wakes whoever asks for certificates; without one, each call asks for its own.
+    checker: OnceLock<Waker>,
     updates: Mutex<Vec<Queued>>,
     update_bytes: AtomicUsize,
     /// Sessions that stopped reading until updates are stored.
@@ -150,6 +156,7 @@ impl Hub {
             time: parts.time,
             metrics: parts.metrics,
             over: CancellationToken::new(),
+            ended: AtomicBool::new(false),
             valid_until: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             dispatch_news: Mutex::default(),
@@ -158,6 +165,8 @@ impl Hub {
             registry: Mutex::default(),
             openings: Mutex::default(),
             opener: OnceLock::new(),
+            checks: Mutex::default(),
+            checker: OnceLock::new(),
             updates: Mutex::default(),
             update_bytes: AtomicUsize::new(0),
             held_back: Mutex::default(),
@@ -182,7 +191,12 @@ impl Hub {
     /// Whether the lease may have run out. A process that was paused finds out here before it says anything.
     pub(crate) fn is_over(&self) -> bool {
         let until = Duration::from_micros(self.valid_until.load(Ordering::SeqCst));
-        self.over.is_cancelled() || self.clock.monotonic() >= until
+        self.ended.load(Ordering::SeqCst) || self.clock.monotonic() >= until
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.over.cancel();
     }
 
     pub(crate) fn over(&self) -> &CancellationToken {
@@ -383,7 +397,7 @@ impl Hub {
             DeliveryError::LeaseLost => {
                 if !self.over.is_cancelled() {
                     tracing::warn!(gateway_id = %self.lease.gateway_id, epoch = self.lease.epoch, "the gateway's lease is over");
-                    self.over.cancel();
+                    self.end();
                 }
             }
             DeliveryError::Unavailable(_) => {
@@ -397,7 +411,8 @@ impl Hub {
 
     /// Ends every session at once, as when the lease is lost.
     pub(crate) fn end_all(&self) {
-        self.over.cancel();
+        self.end();
+        self.checks.lock().expect("no holder of this lock panics").clear();
         for live in self.lives() {
             self.feed(&live, Input::Unavailable);
         }

@@ -30,6 +30,7 @@ const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
 const ACCEPT: TaskKind = TaskKind::fatal("gateway accept");
 const POKES: TaskKind = TaskKind::fatal("gateway wake-ups");
 const LEASE: TaskKind = TaskKind::fatal("gateway lease");
+const CHECKS: TaskKind = TaskKind::fatal("gateway certificates");
 const OPENS: TaskKind = TaskKind::fatal("gateway openings");
 const BEATS: TaskKind = TaskKind::fatal("gateway heartbeats");
 const WRITER: TaskKind = TaskKind::fatal("gateway updates");
@@ -244,8 +245,8 @@ impl Gateway {
     }
 
     async fn serve(self, listener: TcpListener, stop: CancellationToken) {
-        // Connections outlive the stop: they end with their drain.
-        let close = CancellationToken::new();
+        // Connections outlive the stop: they end with their drain, or with everything.
+        let close = self.supervisor.token().child_token();
         let accept = {
             let (gateway, stop, close) = (self.clone(), stop.clone(), close.clone());
             self.supervisor.spawn(ACCEPT, |own| async move {
@@ -303,6 +304,7 @@ impl Gateway {
         tracing::info!(gateway_id = %registered.lease.gateway_id, epoch = registered.lease.epoch, "gateway serves");
         let tasks = [
             self.task(LEASE, hub.clone().run_lease().boxed()),
+            self.task(CHECKS, hub.clone().run_checks(hub.check_apart()).boxed()),
             self.task(OPENS, hub.clone().run_opens(hub.open_apart()).boxed()),
             self.task(BEATS, hub.clone().run_beats().boxed()),
             self.task(WRITER, hub.clone().run_writer(wakes.writer).boxed()),
@@ -421,13 +423,9 @@ impl Gateway {
         close: CancellationToken,
     ) {
         let shared = self.shared.clone();
-        self.supervisor.spawn(CONNECTION, |own| async move {
+        self.supervisor.spawn(CONNECTION, |_| async move {
             let Permits { handshake, slot } = permits;
-            // Both arms are cancel-safe: a connection that is dropped is closed.
-            tokio::select! {
-                () = connection::serve(shared, tcp, source.ip(), handshake, close) => {}
-                () = own.cancelled() => {}
-            }
+            connection::serve(shared, tcp, source.ip(), handshake, close).await;
             drop(slot);
             Ok::<_, Infallible>(())
         });

@@ -36,8 +36,9 @@ const PROOF_BYTES_MAX: usize = 2048;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// When to come back where nothing better is known.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
-/// Most frames are some hundred bytes, and a session holds one of these in each direction.
-const BUFFER_BYTES: usize = 1024;
+/// A heartbeat and its answer are some dozens of bytes, and a session holds one of these in each direction. Larger frames grow it
+/// while they pass.
+const BUFFER_BYTES: usize = 256;
 const YIELD_BYTES: usize = 16 * 1024;
 
 /// Answers one request of a connection.
@@ -101,8 +102,7 @@ impl Shared {
         let Some(peer) = &conn.peer else {
             return Err(Status::unauthenticated("this call needs the node's certificate"));
         };
-        self.metrics.call("certificate_counts");
-        match hub.store.certificate_counts(&peer.cert_serial).await {
+        match hub.certificate_counts(&peer.cert_serial).await {
             Ok(true) => Ok(peer.clone()),
             Ok(false) => {
                 tracing::warn!(

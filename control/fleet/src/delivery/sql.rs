@@ -167,10 +167,11 @@ pub const SESSIONS_REVOKED_OF: Sql = sql(
        AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
      ORDER BY s.node_id",
 );
-pub const CERTIFICATE_COUNTS: Sql = sql(
-    "certificate_counts",
-    "SELECT 1 AS counts FROM node_certs c JOIN nodes n USING (node_id)
-     WHERE c.serial = $1 AND c.revoked_at IS NULL AND n.state NOT IN ('revoked', 'removed')",
+pub const CERTIFICATES_COUNT: Sql = sql(
+    "certificates_count",
+    "SELECT c.serial FROM node_certs c JOIN nodes n USING (node_id)
+     WHERE c.serial = ANY($1) AND c.revoked_at IS NULL AND n.state NOT IN ('revoked', 'removed')
+     ORDER BY c.serial",
 );
 
 /// Whose turn it may be: cheap when nothing waits, which is almost always.
@@ -388,7 +389,7 @@ pub const STATEMENTS: &[Sql] = &[
     HEARTBEATS,
     SESSIONS_REVOKED,
     SESSIONS_REVOKED_OF,
-    CERTIFICATE_COUNTS,
+    CERTIFICATES_COUNT,
     COMMANDS_WAITING,
     COMMANDS_WAITING_OF,
     COMMANDS_PENDING,

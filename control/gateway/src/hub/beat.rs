@@ -38,7 +38,7 @@ impl Hub {
     /// One pass.
     pub(crate) async fn beat_pass(&self, unsaved: &mut Unsaved) {
         if self.is_over() {
-            return self.over.cancel();
+            return self.end();
         }
         for live in self.lives() {
             self.look_at(&live, unsaved);

@@ -58,9 +58,27 @@ impl Hub {
             }
             is_due
         };
-        let among = if due { self.lives() } else { self.lives_of(&news) };
-        self.dispatch(&among, now).await;
-        self.cancel(&among).await;
+        if due {
+            self.dispatch(&self.waiting().await, now).await;
+            self.cancel(&self.lives()).await;
+        } else {
+            let named = self.lives_of(&news);
+            self.dispatch(&named, now).await;
+            self.cancel(&named).await;
+        }
+    }
+
+    /// Sessions that commands may wait for.
+    async fn waiting(&self) -> Vec<Arc<Live>> {
+        self.metrics.call("commands_waiting");
+        match self.store.commands_waiting(self.lease).await {
+            Ok(Some(nodes)) => self.lives_of(&News { all: false, nodes: nodes.into_iter().collect() }),
+            Ok(None) => self.lives(),
+            Err(err) => {
+                self.failed("look for commands", &err);
+                Vec::new()
+            }
+        }
     }
 
     /// Specs, and sessions that must end.

@@ -29,6 +29,7 @@ impl Hub {
         self.metrics.call("renew");
         // A renewal that takes as long as the lease has renewed nothing. Dropping the call is safe: it may be repeated.
         let renewed = tokio::select! {
+            biased;
             renewed = self.store.renew(self.lease, self.timing.ttl) => renewed,
             () = self.clock.sleep(self.timing.ttl) => Err(DeliveryError::Unavailable("no answer in time".into())),
         };
@@ -41,7 +42,7 @@ impl Hub {
             Err(err) => self.failed("renew the gateway's lease", &err),
         }
         if self.is_over() {
-            self.over.cancel();
+            self.end();
         }
         RETRY_PAUSE.min(self.timing.renew)
     }
