@@ -3,6 +3,7 @@
 //! Each alternates what is ours with the bound it approaches, in one run on one machine: disks and processors differ so much
 //! that only the ratio of two figures taken together says something.
 
+mod gateways;
 mod idle;
 mod journal;
 mod plane;
@@ -27,6 +28,12 @@ enum Bench {
     Journal(journal::Args),
     /// Memory and CPU of a gateway's sessions, beside bare TLS connections.
     Sessions(sessions::Args),
+    /// A fleet that comes back at one instant, with sessions that are rows of PostgreSQL, beside the cryptography of its handshakes.
+    Storm(gateways::storm::Args),
+    /// From the COMMIT that queues a command to its node, and what an idle gateway asks of the database.
+    Dispatch(gateways::dispatch::Args),
+    /// How long a node is without a session when its gateway is killed, stands still, or is cut off.
+    Recovery(gateways::recovery::Args),
     /// What an idle daemon takes, beside a program that only holds a connection.
     Idle(idle::Args),
     /// A process that another benchmark starts.
@@ -42,6 +49,9 @@ fn main() -> anyhow::Result<()> {
         Bench::Reservations(args) => reservations::run(&args),
         Bench::Journal(args) => journal::run(&args),
         Bench::Sessions(args) => sessions::run(&args),
+        Bench::Storm(args) => gateways::storm::run(&args),
+        Bench::Dispatch(args) => gateways::dispatch::run(&args),
+        Bench::Recovery(args) => gateways::recovery::run(&args),
         Bench::Idle(args) => idle::run(&args),
         Bench::Part(part) => part.run(),
     }

@@ -12,18 +12,19 @@ use kit::{Clock, SystemClock};
 use model::Timestamp;
 use serde_json::Value;
 
-mod handshake;
-mod identities;
-mod nodes;
-mod part;
+pub mod handshake;
+pub mod identities;
+pub mod nodes;
+pub mod part;
 mod serving;
 
+use crate::gateways::{agents, machines, relay};
 use part::Process;
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Sessions in all.
-    #[arg(long, default_value_t = 2_000)]
+    #[arg(long, default_value_t = 5_000)]
     sessions: u64,
     /// Processes that the nodes are spread over.
     #[arg(long, default_value_t = 2)]
@@ -46,7 +47,26 @@ enum What {
         sessions: u64,
         at: i64,
     },
+    /// A gateway over PostgreSQL, whose address is in the environment.
+    Over {
+        number: u64,
+        at: i64,
+    },
     Bare {
+        at: i64,
+    },
+    Relay {
+        gateways: Vec<SocketAddr>,
+    },
+    Agents {
+        first: u64,
+        count: u64,
+        at: i64,
+        gateway: SocketAddr,
+    },
+    Machines {
+        first: u64,
+        count: u64,
         at: i64,
     },
     Nodes {
@@ -64,7 +84,17 @@ impl Part {
         let at = Timestamp::from_millis;
         crate::runtime()?.block_on(async {
             match self.what {
-                What::Gateway { sessions, at: made } => serving::gateway(sessions, at(made)).await,
+                What::Gateway { sessions, at: made } => serving::in_memory(sessions, at(made)).await,
+                What::Over { number, at: made } => {
+                    serving::over_postgres(number, at(made), &std::env::var(part::DATABASE)?).await
+                }
+                What::Relay { gateways } => relay::run(gateways).await,
+                What::Agents { first, count, at: made, gateway } => {
+                    agents::run(first..first + count, at(made), gateway).await
+                }
+                What::Machines { first, count, at: made } => {
+                    machines::run(first..first + count, at(made)).await
+                }
                 What::Bare { at: made } => serving::bare(at(made)).await,
                 What::Nodes { address, first, count, at: made, bare } => {
                     nodes::run(address, first..first + count, at(made), bare).await
@@ -240,7 +270,7 @@ fn grown(from: &Usage, to: &Usage) -> f64 {
     to.resident_bytes.saturating_sub(from.resident_bytes) as f64 / 1024.0
 }
 
-fn cpu_of(nodes: &[Process]) -> anyhow::Result<Duration> {
+pub fn cpu_of(nodes: &[Process]) -> anyhow::Result<Duration> {
     let mut all = Duration::ZERO;
     for one in nodes {
         all += usage::of(one.pid())?.cpu;
@@ -257,7 +287,7 @@ fn hear_all(nodes: &mut [Process]) -> anyhow::Result<Vec<Value>> {
 }
 
 /// `[[at, took], …]` in microseconds, of each process.
-fn samples(told: &[Value]) -> Vec<Sample> {
+pub fn samples(told: &[Value]) -> Vec<Sample> {
     let pairs = told.iter().filter_map(Value::as_array).flatten();
     let micros = |pair: &Value, at: usize| Duration::from_micros(pair[at].as_u64().unwrap_or(0));
     pairs.map(|pair| Sample { at: micros(pair, 0), took: micros(pair, 1) }).collect()

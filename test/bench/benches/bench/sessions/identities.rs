@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{NodeId, Role, SiteId, Timestamp};
-use pki::ca::{CertificateAuthority, Validity};
+use pki::ca::{CertificateAuthority, IssuedCertificate, Validity};
 use pki::tls::TlsIdentity;
 use pki::{NodeName, SeededEntropy, SigningKey};
 use uuid::Uuid;
@@ -14,6 +14,7 @@ const A_DAY: Duration = Duration::from_secs(86_400);
 pub struct Node {
     pub node_id: NodeId,
     pub serial: String,
+    pub certificate: IssuedCertificate,
     pub identity: TlsIdentity,
 }
 
@@ -36,8 +37,8 @@ pub fn node(number: u64, ca: &CertificateAuthority, at: Timestamp) -> anyhow::Re
     let site_id = SiteId::from_uuid(Uuid::from_u128(1));
     let name = NodeName { trust_domain: TRUST_DOMAIN.parse()?, site_id, role: Role::Node, node_id };
     let leaf = ca.issue_node(&name, key.verifying_key(), at, &entropy)?;
-    let identity = TlsIdentity { chain: vec![leaf.der], key };
-    Ok(Node { node_id, serial: leaf.serial.to_string(), identity })
+    let identity = TlsIdentity { chain: vec![leaf.der.clone()], key };
+    Ok(Node { node_id, serial: leaf.serial.to_string(), certificate: leaf, identity })
 }
 
 pub fn server(at: Timestamp) -> anyhow::Result<TlsIdentity> {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -13,9 +14,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kit::{Clock, Supervisor, SystemClock, TaskKind};
-use model::{IncarnationId, JournalId, NodeId, Timestamp};
+use model::{IncarnationId, JournalId, Lane, NodeId, Timestamp};
 use pki::ca::CertificateAuthority;
 use pki::tls::{ClientOptions, TlsClock, TlsIdentity, client_config};
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -86,7 +88,7 @@ enum Node {
     Bare { _stream: Box<TlsStream<TcpStream>> },
 }
 
-struct Session {
+pub struct Session {
     out: mpsc::UnboundedSender<NodeFrame>,
     incoming: tonic::Streaming<GatewayFrame>,
     _grpc: Grpc<Http2>,
@@ -100,13 +102,14 @@ impl Node {
         supervisor: &Supervisor,
         bare: bool,
     ) -> anyhow::Result<Self> {
-        let mut tls = dial(address, node.identity, serving).await?;
+        let node_id = node.node_id;
+        let mut tls = dial(address, config(node.identity, serving)?).await?;
         if bare {
             let mut in_it = [0];
             tls.read_exact(&mut in_it).await?;
             return Ok(Self::Bare { _stream: Box::new(tls) });
         }
-        Ok(Self::Session(Box::new(Session::open(address, node.node_id, tls, supervisor).await?)))
+        Ok(Self::Session(Box::new(Session::open(address, node_id, tls, supervisor).await?)))
     }
 
     fn say(&self, frame: In) -> anyhow::Result<()> {
@@ -125,24 +128,46 @@ impl Node {
     }
 }
 
-async fn dial(
-    address: SocketAddr,
-    identity: TlsIdentity,
-    serving: &CertificateAuthority,
-) -> anyhow::Result<TlsStream<TcpStream>> {
+fn config(identity: TlsIdentity, serving: &CertificateAuthority) -> anyhow::Result<Arc<ClientConfig>> {
     let clock = SystemClock::new();
-    let config = client_config(&ClientOptions {
+    Ok(client_config(&ClientOptions {
         serving_ca_pins: vec![serving.pin()],
         known_cas: vec![],
         identity: Some(identity),
         clock: TlsClock::new(move || clock.now()),
-    })?;
+    })?)
+}
+
+/// A node that can connect, again and again.
+pub struct Dialer {
+    node_id: NodeId,
+    config: Arc<ClientConfig>,
+}
+
+impl Dialer {
+    pub fn new(node: identities::Node, serving: &CertificateAuthority) -> anyhow::Result<Self> {
+        Ok(Self { node_id: node.node_id, config: config(node.identity, serving)? })
+    }
+
+    /// To its Welcome.
+    pub async fn open(&self, address: SocketAddr, supervisor: &Supervisor) -> anyhow::Result<Box<Session>> {
+        let tls = dial(address, self.config.clone()).await?;
+        Ok(Box::new(Session::open(address, self.node_id, tls, supervisor).await?))
+    }
+}
+
+async fn dial(address: SocketAddr, config: Arc<ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     Ok(TlsConnector::from(config).connect(ServerName::try_from("127.0.0.1")?, tcp).await?)
 }
 
 impl Session {
+    /// Of a node that has nothing to do.
+    pub fn credits() -> std::collections::BTreeMap<String, u32> {
+        Lane::ALL.into_iter().map(|lane| (lane.name().to_owned(), lane.credits())).collect()
+    }
+
     async fn open(
         address: SocketAddr,
         node_id: NodeId,
@@ -166,6 +191,7 @@ impl Session {
             journal_id: JournalId::from_uuid(node_id.uuid()).to_string(),
             incarnation_id: IncarnationId::from_uuid(node_id.uuid()).to_string(),
             boot_id: "boot".to_owned(),
+            lane_credits: Self::credits(),
             ..Hello::default()
         }))?;
         match session.hears().await? {
@@ -174,11 +200,11 @@ impl Session {
         }
     }
 
-    fn say(&self, frame: In) -> anyhow::Result<()> {
+    pub fn say(&self, frame: In) -> anyhow::Result<()> {
         Ok(self.out.unbounded_send(NodeFrame { frame: Some(frame) })?)
     }
 
-    async fn hears(&mut self) -> anyhow::Result<Out> {
+    pub async fn hears(&mut self) -> anyhow::Result<Out> {
         let frame = self.incoming.next().await.context("the session ended")??;
         frame.frame.context("an unknown frame")
     }

@@ -3,14 +3,17 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use fleet::PgDelivery;
 use gateway::memory::MemoryDelivery;
-use gateway::{Gateway, GatewayConfig, GatewayParts, Metrics, Tls};
-use kit::{Clock, OsRng, Supervisor, SystemClock, TaskKind};
+use gateway::{Gateway, GatewayConfig, GatewayParts, Metrics, Timing, Tls};
+use kernel::ports::delivery::DeliveryStore;
+use kit::{Clock, OsRng, Rng, Supervisor, SystemClock, TaskKind};
 use model::{GatewayId, Timestamp};
 use pki::NodeTrust;
 use pki::tls::{TlsClock, server_config};
 use rustls::ServerConfig;
 use serde_json::json;
+use store::{Secret, Store, StoreConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -35,27 +38,40 @@ fn tls(at: Timestamp) -> anyhow::Result<(Arc<ServerConfig>, Vec<u8>)> {
     Ok((config, node_ca))
 }
 
-pub async fn gateway(sessions: u64, at: Timestamp) -> anyhow::Result<()> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let store = MemoryDelivery::new(clock.clone());
-    {
-        let ca = identities::node_ca(at)?;
-        for number in 0..sessions {
-            let node = identities::node(number, &ca, at)?;
-            store.add_node(node.node_id, &node.serial);
-        }
+/// With `sessions` nodes in memory.
+pub async fn in_memory(sessions: u64, at: Timestamp) -> anyhow::Result<()> {
+    let store = MemoryDelivery::new(Arc::new(SystemClock::new()));
+    let ca = identities::node_ca(at)?;
+    for number in 0..sessions {
+        let node = identities::node(number, &ca, at)?;
+        store.add_node(node.node_id, &node.serial);
     }
+    gateway(1, at, Arc::new(store)).await
+}
+
+/// With the nodes of a database, under the role of a gateway. `number` tells it from others.
+pub async fn over_postgres(number: u64, at: Timestamp, url: &str) -> anyhow::Result<()> {
+    let (clock, rng): (Arc<dyn Clock>, Arc<dyn Rng>) = (Arc::new(SystemClock::new()), Arc::new(OsRng));
+    let mut config = StoreConfig::new(Secret::new(url));
+    config.role = Some("bc_gateway".to_owned());
+    let config = PgDelivery::store_config(config, Timing::default().ttl);
+    let delivery = PgDelivery::new(Store::open(config).await?, clock, rng);
+    gateway(number, at, Arc::new(delivery)).await
+}
+
+async fn gateway(number: u64, at: Timestamp, store: Arc<dyn DeliveryStore>) -> anyhow::Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (config, node_ca) = tls(at)?;
     let trust = Arc::new(NodeTrust::new(identities::TRUST_DOMAIN.parse()?, &[&node_ca])?);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
-    let mut limits = GatewayConfig::new(GatewayId::from_uuid(Uuid::from_u128(1)), &address);
+    let mut limits = GatewayConfig::new(GatewayId::from_uuid(Uuid::from_u128(u128::from(number))), &address);
     (limits.sessions_per_second, limits.sessions_burst) = (NO_LIMIT, NO_LIMIT);
     let supervisor = Supervisor::new();
     let gateway = Gateway::new(GatewayParts {
         config: limits,
         tls: Tls { config, trust },
-        store: Arc::new(store),
+        store,
         clock,
         rng: Arc::new(OsRng),
         supervisor: supervisor.clone(),
