@@ -86,6 +86,7 @@ struct Pages {
     /// Every change of a transaction below this is in here.
     watermark: i64,
     full_at: Option<Duration>,
+    refreshed_at: Option<Duration>,
     picks: u64,
 }
 

@@ -13,6 +13,11 @@
 //! node's inventory -> facts -> node_capacity, atoms -> books (a picture in memory) -> placer -> bookings
 //! ```
 //!
+//! # Who places
+//!
+//! In a small pool every process places what it admits (`create`, `place`); in a large one its owner does, by a lease
+//! (`owner`). Calls and reports that come together are one transaction (`many`), and what waits is placed in turn (`line`).
+//!
 //! # Who may book where
 //!
 //! A reservation belongs to a tenant and books from a pool of that tenant or of one above it. From a pool of a tenant
@@ -23,8 +28,9 @@
 //! # What cannot happen
 //!
 //! No atom is booked twice (the key of `bookings`), no node is booked beyond what it offers (a trigger that holds the
-//! node's row), no tenant holds more, with those below it, than its quota (a trigger that holds the rows of the
-//! quotas on the way up). A tenant without a row for a resource is bound by those above it alone. Where code and database disagree, the database wins and the code looks again.
+//! nodes' rows), no tenant holds more, with those below it, than its quota (a trigger that holds the rows of the
+//! quotas on the way up). Both look once for a statement, however many rows it writes. A tenant without a row for a
+//! resource is bound by those above it alone. Where code and database disagree, the database wins and the code looks again.
 
 mod change;
 mod create;

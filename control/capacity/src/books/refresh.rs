@@ -25,6 +25,15 @@ struct Stale {
 }
 
 impl Books {
+    /// Brings the picture up to what is committed now, unless that was done this short a while ago.
+    pub async fn refresh_within(&self, kept: Duration) -> Result<(), StoreError> {
+        let refreshed_at = self.lock().refreshed_at;
+        match refreshed_at {
+            Some(at) if self.clock.monotonic().saturating_sub(at) < kept => Ok(()),
+            Some(_) | None => self.refresh().await,
+        }
+    }
+
     /// Brings the picture up to what is committed now.
     pub async fn refresh(&self) -> Result<(), StoreError> {
         let now = self.clock.monotonic();
@@ -50,6 +59,7 @@ impl Books {
         }
         let mut pages = self.lock();
         pages.watermark = pages.watermark.max(watermark);
+        pages.refreshed_at = Some(now);
         if full {
             pages.full_at = Some(now);
         }

@@ -1,7 +1,7 @@
 //! Many creates in one transaction: each admitted, and placed where this process may place and there is a place.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kernel::audit::{self, Entries};
 use kernel::events::{self, EventKind, News};
@@ -29,6 +29,8 @@ const ADMIT_MANY: Op = Op::new("reservations_admit");
 
 /// A batch in which somebody was faster is decided again this often before its creates are done one by one.
 const TRIES_MAX: u32 = 3;
+/// How old a picture may be that nothing is placed by.
+const PICTURE_KEPT: Duration = Duration::from_secs(1);
 
 /// What is to be done about a create, before the transaction.
 struct Decided<'b> {
@@ -79,14 +81,24 @@ impl Capacity {
             }
         }
         for Asked { what, reply } in left {
-            // It was decided on before it came here.
-            let answer = self.make_alone(&what, std::future::ready(Ok(()))).await;
+            let answer = self.make_after_all(&what).await;
             let _ = reply.send(answer);
         }
     }
 
+    /// One whose batch was undone, or nobody knows. It was decided on before it came here.
+    async fn make_after_all(&self, what: &Creating) -> Result<Made, Fault> {
+        // The connection may have been lost while the batch committed.
+        if let Some(reserved) = self.reserved_alone(what.subject.id).await? {
+            return Ok(Made::Mine { reserved: Box::new(reserved), handed: false });
+        }
+        self.make_alone(what, std::future::ready(Ok(()))).await
+    }
+
     async fn admit_batch(&self, whats: &[&Creating]) -> Result<Vec<Result<Made, Fault>>, Stop> {
-        self.books().refresh().await?;
+        let places = whats.iter().any(|what| self.standing(what.subject.pool_id) != Standing::Theirs);
+        // Whoever places nothing only wants to know what could ever fit.
+        self.books().refresh_within(if places { Duration::ZERO } else { PICTURE_KEPT }).await?;
         let mut answers: Vec<Option<Result<Made, Fault>>> = whats.iter().map(|_| None).collect();
         let mut decided = Vec::with_capacity(whats.len());
         let mut refused: HashMap<String, Result<String, ApiError>> = HashMap::new();

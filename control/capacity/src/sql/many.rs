@@ -143,7 +143,8 @@ pub const ALLOCATIONS_BOUND: Sql = sql(
        bound_at = compute_now()
      FROM said WHERE a.allocation_id = said.allocation_id AND a.state = 'placed'",
 );
-/// Ends allocations and gives back what they booked, in one statement: neither happens alone.
+/// Ends allocations and gives back what they booked, in one statement: neither happens alone. Counting the nodes that were
+/// opened is what has them opened before anything is given back.
 pub const ALLOCATIONS_END: Sql = sql(
     "allocations_end",
     "WITH ended AS (
@@ -156,10 +157,11 @@ pub const ALLOCATIONS_END: Sql = sql(
      ), opened AS (
        UPDATE node_capacity c SET books = c.books + 1 FROM locked l WHERE c.node_id = l.node_id RETURNING c.node_id
      ), atoms_back AS (
-       DELETE FROM bookings b USING ended e, opened o WHERE b.allocation_id = e.allocation_id AND o.node_id = e.node_id
+       DELETE FROM bookings b USING ended e
+       WHERE b.allocation_id = e.allocation_id AND (SELECT count(*) FROM opened) > 0
      ), host_back AS (
-       DELETE FROM host_bookings h USING ended e, opened o
-       WHERE h.allocation_id = e.allocation_id AND o.node_id = e.node_id
+       DELETE FROM host_bookings h USING ended e
+       WHERE h.allocation_id = e.allocation_id AND (SELECT count(*) FROM opened) > 0
      )
      SELECT count(*) AS ended FROM ended",
 );
