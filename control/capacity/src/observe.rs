@@ -8,6 +8,7 @@ use kernel::events::{self, EventKind};
 use kernel::module::wake;
 use kernel::ports::node::{NodeFacts, NodeObserver, Reported, SPEC_QUEUE};
 use kernel::{BoxFuture, Fault};
+use kit::mutant;
 use model::lifecycle::{AllocationState, ReservationEvent, ReservationState};
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId, Timestamp};
 use serde_json::{Value, json};
@@ -249,7 +250,8 @@ impl Capacity {
         if !names_what_was_booked(&spoken, &bound.cdi_devices) {
             return self.distrust(tx, node_id, KIND, "its CDI names are not those of what was booked").await;
         }
-        match spoken.state {
+        let late = mutant::on("capacity.late-bound-counts");
+        match if late { AllocationState::Placed } else { spoken.state } {
             AllocationState::Placed => {}
             // Said again, or said before the node heard that it is to let go.
             AllocationState::Bound | AllocationState::Releasing => return Ok(()),
