@@ -83,12 +83,6 @@ pub const MUTANTS: &[Mutant] = &[
         Invariant::EffectsOnce,
     ),
     mutant(
-        "capacity.late-failure-counts",
-        "a node's word that an allocation failed counts a second time, when its reservation is elsewhere",
-        RESERVATIONS,
-        Invariant::EffectsOnce,
-    ),
-    mutant(
         "capacity.booking-forgotten",
         "an allocation is written without the rows whose key makes a second one impossible",
         RESERVATIONS,

@@ -14,7 +14,9 @@ use sim::invariants::{Invariant, Violation};
 mod both;
 mod memory;
 mod postgres;
+mod side;
 mod step;
+mod words;
 
 use both::Both;
 use step::{Step, history};

@@ -33,7 +33,11 @@ impl Holder {
     async fn operate(&mut self, clock: &HandClock, dice: &dyn Rng) {
         let name = NAMES[usize::try_from(dice.below(2)).expect("two")];
         match dice.below(16) {
-            0..5 => self.acquire(name).await,
+            0..5 => {
+                // Whoever takes a lease over writes under it at once.
+                self.acquire(name).await;
+                self.write(name, dice).await;
+            }
             5..7 => self.renew(name).await,
             7 => self.release(name).await,
             8 if dice.below(3) == 0 => clock.pass(TTL.as_secs() + 1),

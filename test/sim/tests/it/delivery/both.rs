@@ -6,46 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use gateway::memory::CommandFate;
-use kernel::BoxFuture;
 use kernel::ports::delivery::{
-    DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxKind, InboxRequest,
-    LaneCredits, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate, SessionKey, SessionOpened,
-    SessionRefused, StoredCommand, StoredSpec,
+    DeliveryError, DeliveryStore, GatewayLease, InboxAnswer, InboxKind, InboxRequest, LaneCredits,
+    ReportedSection, ReportedStatus, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use kit::Clock;
-use model::lifecycle::CommandEvent;
-use model::{CommandId, CommandKind, GatewayId, IncarnationId, JournalId, Lane, NodeId, Timestamp};
+use model::{CommandId, CommandKind, Lane};
 use prost::Message;
 use serde_json::json;
 use uuid::Uuid;
-use wire::proto::agent::{CommandBody, CommandState as Wire};
+use wire::proto::agent::CommandBody;
 
 use super::memory::Memory;
 use super::postgres::Postgres;
+use super::side::{Side, ago, gateway_id, journal_id, node_id, serial};
 use super::step::{Body, Hello, JOURNALS, NODES, Status, Step, Update};
-
-/// A store and the hands that the rest of the control plane has on its rows.
-pub trait Side: Send + Sync {
-    fn store(&self) -> Arc<dyn DeliveryStore>;
-    fn add_node(&self, node_id: NodeId, cert_serial: String) -> BoxFuture<'_, ()>;
-    fn revoke_node(&self, node_id: NodeId) -> BoxFuture<'_, ()>;
-    fn revoke_certificate(&self, cert_serial: String) -> BoxFuture<'_, ()>;
-    fn quarantine(&self, node_id: NodeId) -> BoxFuture<'_, ()>;
-    fn observe_only(&self, on: bool) -> BoxFuture<'_, ()>;
-    fn put_trust_bundle(&self, version: u64, message: Vec<u8>) -> BoxFuture<'_, ()>;
-    fn put_spec(&self, spec: StoredSpec) -> BoxFuture<'_, ()>;
-    fn enqueue(&self, command: StoredCommand, not_after: Timestamp) -> BoxFuture<'_, ()>;
-    fn request_cancel(&self, command_id: CommandId, reason: &'static str) -> BoxFuture<'_, ()>;
-    fn expire(&self, gateway_id: GatewayId) -> BoxFuture<'_, ()>;
-    fn answer_next(&self, answer: InboxAnswer) -> BoxFuture<'_, InboxRequest>;
-    fn fate(&self, command_id: CommandId) -> BoxFuture<'_, CommandFate>;
-    fn event_seqs(&self, node_id: NodeId, journal_id: JournalId) -> BoxFuture<'_, Vec<u64>>;
-    fn status(&self, node_id: NodeId) -> BoxFuture<'_, Option<(String, u64)>>;
-    fn inventory(&self, node_id: NodeId) -> BoxFuture<'_, BTreeMap<String, String>>;
-    /// The epoch of the node's session, while it is open.
-    fn open_session(&self, node_id: NodeId) -> BoxFuture<'_, Option<u64>>;
-}
+use super::words::{event, facts, name, reported, told_opened};
 
 const LEASE_LOST: &str = "the lease is lost";
 const TTL: Duration = Duration::from_secs(60);
@@ -69,27 +45,6 @@ pub struct Both {
     generations: BTreeMap<u8, u64>,
     nodes: Vec<u8>,
     trust: u64,
-}
-
-fn node_id(node: u8) -> NodeId {
-    NodeId::from_uuid(Uuid::from_u128(0x100 + u128::from(node)))
-}
-
-fn journal_id(node_id: NodeId, journal: u8) -> JournalId {
-    JournalId::from_uuid(Uuid::from_u128(node_id.uuid().as_u128() << 8 | u128::from(journal)))
-}
-
-fn serial(node: u8, cert: u8) -> String {
-    format!("{:04x}", u16::from(node) << 8 | u16::from(cert) | 0x1000)
-}
-
-fn gateway_id(gateway: u8) -> GatewayId {
-    GatewayId::from_uuid(Uuid::from_u128(0x200 + u128::from(gateway)))
-}
-
-/// Counted back from the newest.
-fn ago<T: Copy>(made: &[T], back: u8) -> Option<T> {
-    made.iter().rev().nth(usize::from(back)).copied()
 }
 
 impl Both {
@@ -522,7 +477,8 @@ impl Half {
         };
         let asked = async {
             match select(self.store.ask(lease, request, PATIENCE), self.side.answer_next(answer)).await {
-                Either::Left((answered, _)) => self.told(answered),
+                Either::Left((Ok(answered), answering)) => format!("{:?} {answered:?}", answering.await),
+                Either::Left((failed, _)) => self.told(failed),
                 Either::Right((seen, asking)) => format!("{seen:?} {}", self.told(asking.await)),
             }
         };
@@ -530,88 +486,5 @@ impl Half {
             Either::Left((told, _)) => told,
             Either::Right(((), _)) => unreachable!("it listens for ever"),
         }
-    }
-}
-
-fn facts(hello: &Hello, newest: &BTreeMap<u8, u64>) -> HelloFacts {
-    let (node, newest) = (node_id(hello.node), newest.get(&hello.node).copied().unwrap_or(0));
-    HelloFacts {
-        node_id: node,
-        cert_serial: serial(hello.node, hello.cert),
-        journal_id: journal_id(node, hello.journal),
-        incarnation_id: IncarnationId::from_uuid(Uuid::from_u128(9)),
-        boot_id: format!("boot-{}", hello.boot),
-        agent_version: "1.2.3".to_owned(),
-        protocol: 1,
-        capabilities: vec!["devices.limits".to_owned()],
-        trust_version: u64::from(hello.trust),
-        applied_generation: newest.saturating_add_signed(-i64::from(hello.behind)),
-        observed_generation: u64::from(hello.observed),
-        applied_spec_hash: String::new(),
-        deployment_epoch: 1 + u64::from(hello.ahead_of_epoch),
-        applied_spec: None,
-        inventory_hashes: hello
-            .inventory
-            .iter()
-            .map(|(section, hash)| (name(*section), name(*hash)))
-            .collect(),
-        in_flight: Vec::new(),
-    }
-}
-
-fn name(number: u8) -> String {
-    format!("n{number}")
-}
-
-/// All but the epoch, which only its own store knows.
-fn told_opened(opened: &SessionOpened) -> String {
-    let SessionOpened {
-        session_epoch: _,
-        deployment_epoch,
-        server_time,
-        generation,
-        acked_event_seq,
-        inventory_sections,
-        trust_bundle,
-        replay,
-    } = opened;
-    format!(
-        "epoch {deployment_epoch} at {server_time}, spec {generation}, events {acked_event_seq}, wants {inventory_sections:?}, \
-         trust {trust_bundle:?}, again {replay:?}"
-    )
-}
-
-fn reported(session: SessionKey, command_id: CommandId, update: &Update) -> ReportedUpdate {
-    let (state, event) = [
-        (Wire::Acked, CommandEvent::Acked),
-        (Wire::Running, CommandEvent::Running),
-        (Wire::Succeeded, CommandEvent::Succeeded),
-        (Wire::Failed, CommandEvent::Failed),
-        (Wire::Rejected, CommandEvent::Rejected),
-        (Wire::Cancelled, CommandEvent::Cancelled),
-        (Wire::Busy, CommandEvent::Busy),
-    ][usize::from(update.state)];
-    ReportedUpdate {
-        session,
-        command_id,
-        wire_state: state.into(),
-        event,
-        result: Some(vec![update.state, update.boot]),
-        signature: Some(vec![7; 64]),
-        key_sha256: Some(vec![8; 32]),
-        reason: format!("reason {}", update.state),
-        message: "a message".to_owned(),
-        boot_id: format!("boot-{}", update.boot),
-    }
-}
-
-fn event(seq: u64) -> ReportedEvent {
-    ReportedEvent {
-        seq,
-        class: 2,
-        report: vec![1],
-        signature: None,
-        key_sha256: None,
-        observed_at: Timestamp::from_millis(1_772_323_200_000),
     }
 }

@@ -9,7 +9,7 @@ use kernel::ports::delivery::{DeliveryStore, InboxAnswer, InboxRequest, StoredCo
 use kit::Clock;
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 
-use super::both::Side;
+use super::side::Side;
 
 pub struct Memory(MemoryDelivery);
 

@@ -17,7 +17,7 @@ use store::{Param, Sql, Store, StoreConfig, sql};
 use testkit::TestDb;
 use uuid::Uuid;
 
-use super::both::Side;
+use super::side::Side;
 use crate::clock::HandClock;
 
 pub struct Postgres {
