@@ -26,6 +26,11 @@ impl Wake {
         self.0.notified().now_or_never().is_some()
     }
 
+    /// Returns when signalled since the last return, however long that takes. Cancel-safe.
+    pub async fn signalled(&mut self) {
+        self.0.notified().await;
+    }
+
     /// Returns when signalled since the last return, or after `at_most`.
     pub async fn wait(&mut self, at_most: Duration) {
         // Cancel-safe: a dropped `notified` that had taken the permit passes it on.

@@ -192,10 +192,19 @@ impl Store {
     }
 
     async fn read_once(&self, sql: &Sql, params: &[&(dyn Param + Sync)]) -> Result<Vec<Row>, StoreError> {
-        let connection = self.connection().await?;
+        let connection = self.raw_connection().await?;
         let statement = Statement::start(self.0.metrics.clone(), sql);
         let done = match connection.prepare_cached(sql.text).await {
-            Ok(prepared) => connection.query(&prepared, params).await,
+            Ok(prepared) => match self.virtual_now() {
+                None => connection.query(&prepared, params).await,
+                // One behind the other, without waiting in between.
+                Some(now) => {
+                    let set = format!("SET compute.now = '{now}'");
+                    let set = connection.batch_execute(&set);
+                    let (set, done) = futures::join!(set, connection.query(&prepared, params));
+                    set.and(done)
+                }
+            },
             Err(err) => Err(err),
         };
         give_back(connection, statement.finish(done.map_err(|err| StoreError::driver(sql.name, &err))))

@@ -65,7 +65,7 @@ pub async fn renew(
 }
 
 /// The renewed identity, with whichever trust bundle is newer: an answer may have crossed one taken on the session.
-pub(crate) fn take(held: &Identity, mut renewed: Identity) -> Identity {
+pub fn take(held: &Identity, mut renewed: Identity) -> Identity {
     let newer = pki::SignedMessage::decode(&renewed.signed_trust)
         .map_err(pki::trust::TrustRefused::from)
         .and_then(|message| held.trust.replaced_by(&message));
