@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fleet::PgDelivery;
 use gateway::memory::MemoryDelivery;
@@ -24,6 +25,7 @@ use super::{identities, part};
 
 const SERVING: TaskKind = TaskKind::fatal("gateway");
 const HOLDING: TaskKind = TaskKind::isolated("connection");
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How fast nodes may come in is a setting; here it is what is measured.
 const NO_LIMIT: u32 = 1_000_000;
 
@@ -77,10 +79,15 @@ async fn gateway(number: u64, at: Timestamp, store: Arc<dyn DeliveryStore>) -> a
         supervisor: supervisor.clone(),
         metrics: Metrics::default(),
     });
+    let serving = gateway.clone();
     supervisor.spawn(SERVING, |_| async move {
         gateway.run(listener, CancellationToken::new()).await;
         Ok::<_, Infallible>(())
     });
+    // Nobody is sent to it before it has its lease.
+    while !serving.is_serving() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
     part::say(&json!(address));
     supervisor.token().cancelled_owned().await;
     anyhow::bail!("the gateway ended: {:?}", supervisor.fatal())
