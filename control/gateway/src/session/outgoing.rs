@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use kernel::ports::delivery::{SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec};
-use kit::mutant;
 use model::{CommandId, Lane};
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::{
@@ -112,7 +111,7 @@ impl Session {
         effects: &mut Vec<Effect>,
     ) {
         // A late answer never takes back what a later one brought.
-        if spec.generation < self.sent_generation && !mutant::on("gateway.spec-goes-back") {
+        if spec.generation < self.sent_generation {
             return;
         }
         self.sent_generation = spec.generation;

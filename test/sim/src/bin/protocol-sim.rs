@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use sim::protocol::explore::{self, Tally, Until};
-use sim::protocol::mutants;
+use sim::protocol::invariants::Violation;
+use sim::protocol::mutants::{self, Mutant};
 use sim::protocol::run::{Outcome, run};
 use sim::protocol::scenario::Scenario;
 use sim::protocol::shrink::shrink;
@@ -140,20 +141,40 @@ fn mutate(name: &str, args: &Args) -> ExitCode {
     if let Err(other) = kit::mutant::choose(mutant.name) {
         return fail(&format!("{other:?} was chosen before"));
     }
+    for (file, scenario) in named_scenarios() {
+        if let Some(violation) = run(&scenario, false).violation {
+            return caught(mutant, &violation, &format!("in {file}"));
+        }
+    }
     let (tally, broken) = explore::explore(args.seed, until(args), |_| {});
     let Some((scenario, violation)) = broken else {
         println!("{name}: SURVIVED {} seeds and {} faults", tally.runs, tally.faults);
         return ExitCode::FAILURE;
     };
-    let (invariant, seed) = (violation.invariant, scenario.seed);
-    let expected = mutant.caught_by.contains(&invariant);
-    println!(
-        "{name}: {} ({}) after {} seeds, {} faults{}",
-        invariant.name(),
-        invariant.number(),
-        tally.runs,
-        tally.faults,
-        if expected { String::new() } else { format!("; UNEXPECTED at seed {seed}: {violation}") }
-    );
-    if expected { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let found = format!("at seed {} after {} seeds and {} faults", scenario.seed, tally.runs, tally.faults);
+    caught(mutant, &violation, &found)
+}
+
+fn caught(mutant: &Mutant, violation: &Violation, found: &str) -> ExitCode {
+    let invariant = violation.invariant;
+    println!("{}: {} ({}) {found}", mutant.name, invariant.name(), invariant.number());
+    if mutant.caught_by.contains(&invariant) {
+        return ExitCode::SUCCESS;
+    }
+    println!("  not what its table says: {violation}");
+    ExitCode::FAILURE
+}
+
+/// The scenarios that lie beside this crate, by name.
+fn named_scenarios() -> Vec<(String, Scenario)> {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/protocol");
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut named: Vec<(String, Scenario)> = files
+        .filter_map(|entry| {
+            let text = std::fs::read_to_string(entry.path()).ok()?;
+            Some((entry.file_name().to_string_lossy().into_owned(), Scenario::parse(&text).ok()?))
+        })
+        .collect();
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+    named
 }

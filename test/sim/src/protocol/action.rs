@@ -91,6 +91,8 @@ words! {
         ForgeSpec = "forge-spec",
         /// Sends a spec of an older epoch, or an older one, that was signed.
         OldSpec = "old-spec",
+        /// Answers with such a one when it is to send the newest.
+        StaleSpec = "stale-spec",
         /// Acknowledges what it never stored.
         ForgeAck = "forge-ack",
         /// Acknowledges what it stored of another journal.
@@ -120,6 +122,8 @@ words! {
         ForeignResult = "foreign-result",
         /// Takes back what it said: a settled command runs again.
         Regress = "regress",
+        /// Events that are stored already.
+        OldEvents = "old-events",
         /// Events of another journal.
         ForeignEvents = "foreign-events",
         /// A status of another node.
@@ -224,6 +228,11 @@ pub enum Action {
         gateway: usize,
         lasts: u64,
     },
+    /// The same, by a host whose clock stands still meanwhile.
+    Suspend {
+        gateway: usize,
+        lasts: u64,
+    },
     Drain {
         gateway: usize,
     },
@@ -270,6 +279,7 @@ impl Action {
             Action::Delay { .. } => "delay",
             Action::KillGateway { .. } => "kill-gateway",
             Action::Pause { .. } => "pause",
+            Action::Suspend { .. } => "suspend",
             Action::Drain { .. } => "drain",
             Action::Database { .. } => "database",
             Action::Workers { .. } => "workers",
@@ -306,7 +316,9 @@ impl fmt::Display for Action {
             Action::Cut { node, keep } => write!(f, " node={node} keep={keep}"),
             Action::Delay { node, way, by } => write!(f, " node={node} way={} by={by}", way.name()),
             Action::KillGateway { gateway } | Action::Drain { gateway } => write!(f, " gateway={gateway}"),
-            Action::Pause { gateway, lasts } => write!(f, " gateway={gateway} lasts={lasts}"),
+            Action::Pause { gateway, lasts } | Action::Suspend { gateway, lasts } => {
+                write!(f, " gateway={gateway} lasts={lasts}")
+            }
             Action::Database { calls, done } => write!(f, " calls={calls} done={done}"),
             Action::Workers { lasts } => write!(f, " lasts={lasts}"),
             Action::HostileGateway { node, does } => write!(f, " node={node} does={}", does.name()),
@@ -395,6 +407,7 @@ pub fn parse(line: &str) -> Result<Action, String> {
         }
         "kill-gateway" => Action::KillGateway { gateway: w.number("gateway")? },
         "pause" => Action::Pause { gateway: w.number("gateway")?, lasts: w.number("lasts")? },
+        "suspend" => Action::Suspend { gateway: w.number("gateway")?, lasts: w.number("lasts")? },
         "drain" => Action::Drain { gateway: w.number("gateway")? },
         "database" => Action::Database { calls: w.number("calls")?, done: w.number("done")? },
         "workers" => Action::Workers { lasts: w.number("lasts")? },

@@ -63,11 +63,23 @@ pub struct SimClock {
     time: Arc<Time>,
     /// What its wall clock shows too much, in microseconds.
     skew: AtomicI64,
+    /// How long it stood still.
+    lost: AtomicU64,
 }
 
 impl SimClock {
     pub fn new(time: Arc<Time>) -> Self {
-        Self { time, skew: AtomicI64::new(0) }
+        Self { time, skew: AtomicI64::new(0), lost: AtomicU64::new(0) }
+    }
+
+    /// Its machine does not run for so long, and its clock neither.
+    pub fn stand_still(&self, micros: Micros) {
+        self.lost.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// When this moment of its own is.
+    pub fn world_time(&self, own: Micros) -> Micros {
+        own.saturating_add(self.lost.load(Ordering::Relaxed))
     }
 
     pub fn set_skew(&self, micros: i64) {
@@ -82,7 +94,7 @@ impl Clock for SimClock {
     }
 
     fn monotonic(&self) -> Duration {
-        Duration::from_micros(self.time.now())
+        Duration::from_micros(self.time.now().saturating_sub(self.lost.load(Ordering::Relaxed)))
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {

@@ -114,6 +114,15 @@ impl World {
                     self.gateways[g].paused_until = Some(self.now + lasts * MILLI);
                 }
             }
+            Action::Suspend { gateway: g, lasts } => {
+                if let Some(g) = gateway(*g)
+                    && self.gateways[g].is_up()
+                {
+                    self.hit("suspend");
+                    self.gateways[g].paused_until = Some(self.now + lasts * MILLI);
+                    self.gateways[g].clock.stand_still(lasts * MILLI);
+                }
+            }
             Action::Drain { gateway: g } => {
                 if let Some(g) = gateway(*g)
                     && let Some(running) = self.gateways[g].running.as_ref()
@@ -223,6 +232,12 @@ impl World {
             connection.down.delay = 0;
         });
         self.hostile.stop();
+        // A gateway that turned is taken away, and its sessions with it.
+        let turned: Vec<u64> =
+            self.net.connections.iter().filter(|(_, held)| held.hostile).map(|(id, _)| *id).collect();
+        for id in turned {
+            self.net.cut(id, 0, self.now);
+        }
         self.store.stop_failing();
         self.workers_until = 0;
         for node in &mut self.nodes {

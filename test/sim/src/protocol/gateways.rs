@@ -199,7 +199,7 @@ impl Gateway {
             return until;
         }
         match (&self.running, self.starts_at) {
-            (Some(running), _) => running.deadline(),
+            (Some(running), _) => self.clock.world_time(running.deadline()),
             (None, Some(at)) => at,
             (None, None) => Micros::MAX,
         }

@@ -37,12 +37,15 @@ pub struct Hostile {
     welcome: [Option<Twist>; NODES_MAX],
     hello: [Option<Twist>; NODES_MAX],
     withhold: [u32; NODES_MAX],
+    /// What goes out instead of the next spec.
+    stale: [Option<DesiredState>; NODES_MAX],
     /// Everything a node says goes out twice, this many times more.
     twice: [u32; NODES_MAX],
     /// Connections whose Hello must not be answered by a Welcome, and what it said.
     unwelcome: BTreeMap<u64, &'static str>,
     specs_sent: BTreeMap<u64, u64>,
     lied: [bool; NODES_MAX],
+    misled: [bool; NODES_MAX],
 }
 
 /// What the next Hello or Welcome says instead.
@@ -67,6 +70,7 @@ impl Hostile {
         self.welcome = Default::default();
         self.hello = Default::default();
         self.withhold = Default::default();
+        self.stale = Default::default();
         self.twice = Default::default();
     }
 
@@ -77,6 +81,11 @@ impl Hostile {
     /// The generation sent last on a connection, before this one.
     pub fn spec_sent(&mut self, connection: u64, generation: u64) -> u64 {
         self.specs_sent.insert(connection, generation).unwrap_or(0)
+    }
+
+    /// Whether its last frame was changed on the way.
+    pub fn take_misled(&mut self, n: usize) -> bool {
+        std::mem::take(&mut self.misled[n])
     }
 
     pub fn take_lied(&mut self, n: usize) -> bool {
@@ -112,6 +121,13 @@ impl Hostile {
             count(hits, "withhold");
             return None;
         }
+        if let Some(Down::DesiredState(desired)) = &mut frame.frame
+            && let Some(stale) = self.stale[n].take()
+        {
+            *desired = stale;
+            self.misled[n] = true;
+            count(hits, "stale-spec");
+        }
         if let Some(Down::Welcome(welcome)) = &mut frame.frame
             && let Some(twist) = self.welcome[n].take()
         {
@@ -119,12 +135,14 @@ impl Hostile {
                 Twist::Past => {
                     welcome.server_time_ms = welcome.server_time_ms.saturating_sub(HOUR_MS / 6);
                     self.lied[n] = true;
+                    self.misled[n] = true;
                     count(hits, "past-welcome");
                 }
                 // What a node's own clock bears out too, it cannot tell from the truth.
                 Twist::Future if skew > BELIEVED_MICROS => {}
                 Twist::Future => {
                     welcome.server_time_ms += HOUR_MS;
+                    self.misled[n] = true;
                     count(hits, "future-welcome");
                 }
                 Twist::OldVersion => {
@@ -221,6 +239,7 @@ impl World {
         // An old one may come before the true one.
         self.nodes[n].lied_to |= matches!(frame.frame, Some(Down::Welcome(_)));
         self.transcript.frame(self.now, "hostile", id, &frame);
+        self.turned(id);
         self.net.send_down(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
     }
 
@@ -230,6 +249,13 @@ impl World {
         let frame = NodeFrame { frame: Some(frame) };
         self.transcript.frame(self.now, "lie", id, &frame);
         self.net.send_up(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
+    }
+
+    /// This connection's gateway is not ours.
+    pub fn turned(&mut self, id: u64) {
+        if let Some(connection) = self.net.connections.get_mut(&id) {
+            connection.hostile = true;
+        }
     }
 
     pub fn hostile_gateway(&mut self, n: usize, does: Treason) {
@@ -271,6 +297,10 @@ impl World {
             Treason::AlterCommand => self.altered_command(n, drawn).map(Down::Command).and_then(down),
             Treason::ForgeSpec => self.forged_spec(n, drawn).map(Down::DesiredState).and_then(down),
             Treason::OldSpec => self.old_spec(n, drawn).map(Down::DesiredState).and_then(down),
+            Treason::StaleSpec => {
+                self.hostile.stale[n] = self.old_spec(n, drawn);
+                return;
+            }
             Treason::ForgeAck => {
                 let ids = self.own_commands(n).iter().map(ToString::to_string).collect();
                 down(Down::Ack(Ack { command_ids: ids, ..Ack::default() }))
@@ -309,6 +339,10 @@ impl World {
         self.inject_down(n, does.name(), frame);
     }
 
+    fn journal_of(&self, n: usize) -> model::JournalId {
+        agent::journal::JournalStore::id(self.nodes[n].disk.as_ref())
+    }
+
     fn own_commands(&self, n: usize) -> Vec<CommandId> {
         self.plane.commands.iter().filter(|(_, issued)| issued.node == n).map(|(id, _)| *id).collect()
     }
@@ -330,9 +364,12 @@ impl World {
     }
 
     /// A command that was signed, and says something else now.
-    fn altered_command(&self, n: usize, drawn: u64) -> Option<Command> {
+    fn altered_command(&mut self, n: usize, drawn: u64) -> Option<Command> {
         let own = self.own_commands(n);
-        let issued = &self.plane.commands[pick_slice(&own, drawn)?];
+        let id = *pick_slice(&own, drawn)?;
+        // A node refuses it under the name it bears, also when the true one has not been sent yet.
+        self.watch.lied_about.insert(id);
+        let issued = &self.plane.commands[&id];
         let value = keys().sign(Purpose::Command, &issued.bytes);
         let mut body = issued.body.clone();
         match drawn % 3 {
@@ -421,6 +458,10 @@ impl World {
                     update(*id, state)
                 })
             }
+            Lie::OldEvents => self.watch.first_event(self.journal_of(n)).map(|report| {
+                let event = NodeEvent { seq: 1, class: 2, report: report.into(), ..NodeEvent::default() };
+                Up::Events(EventBatch { journal_id: self.journal_of(n).to_string(), events: vec![event] })
+            }),
             Lie::ForeignEvents => Some(Up::Events(EventBatch {
                 journal_id: super::nodes::journal_id(n, 999).to_string(),
                 events: vec![NodeEvent { seq: 1 + drawn % 100, class: 2, ..NodeEvent::default() }],

@@ -26,7 +26,11 @@ pub const MUTANTS: &[Mutant] = &[
         "a command of an epoch before a restore is accepted",
         &[I::NothingGoesBack],
     ),
-    mutant("agent.deadline-ignored", "a command is accepted after its deadline", &[I::InTime]),
+    mutant(
+        "agent.deadline-ignored",
+        "a command is accepted after its deadline, and waits for a spec for ever",
+        &[I::InTime, I::Credits, I::Settles],
+    ),
     mutant(
         "agent.generation-not-awaited",
         "a command does not wait for the spec it presupposes",
@@ -120,6 +124,11 @@ pub const MUTANTS: &[Mutant] = &[
         "delivery.observed-as-told",
         "an observed generation is stored as a node tells it",
         &[I::NothingGoesBack],
+    ),
+    mutant(
+        "delivery.claimed-again",
+        "a command that is handed out is not marked as sent",
+        &[I::AckedIsKept, I::Rests, I::Settles],
     ),
 ];
 

@@ -61,10 +61,10 @@ pub struct Connection {
     pub process: u64,
     pub up: Pipe<NodeFrame>,
     pub down: Pipe<GatewayFrame>,
-    /// What its Hello said to be bound to.
-    pub nonce: Vec<u8>,
     /// The node has let go of it.
     pub left: bool,
+    /// Its gateway was not ours for a while.
+    pub hostile: bool,
 }
 
 #[derive(Default)]
@@ -92,8 +92,8 @@ impl Network {
             process,
             up: Pipe::default(),
             down: Pipe::default(),
-            nonce: Vec::new(),
             left: false,
+            hostile: false,
         };
         self.connections.insert(self.next, connection);
         self.next

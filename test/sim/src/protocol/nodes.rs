@@ -140,6 +140,8 @@ pub struct Process {
     pub committing: Option<Committing>,
     pub inputs: Vec<Input>,
     pub next_hardware: Micros,
+    /// What its last Hello asked to be bound to.
+    pub nonce: Vec<u8>,
 }
 
 pub enum Wire {
@@ -255,6 +257,7 @@ impl Node {
             committing: None,
             inputs: vec![hardware()],
             next_hardware: now + HARDWARE_PERIOD,
+            nonce: Vec::new(),
         });
     }
 

@@ -159,24 +159,17 @@ impl World {
         }
         let writes = process.engine.take_writes();
         let effects = process.engine.take_effects();
-        let nonce = match process.wire {
-            Wire::Up(id) => self.net.connections.get(&id).map(|connection| connection.nonce.clone()),
-            Wire::Down | Wire::Dialing { .. } => None,
-        };
         process.committing = Some(Committing { writes, effects, attempts: 0, at: now });
-        self.look_at_writes(n, &nonce.unwrap_or_default());
+        self.look_at_writes(n);
         if !self.dies(n, Point::Decided) {
             self.commit(n);
         }
     }
 
-    fn look_at_writes(&mut self, n: usize, nonce: &[u8]) {
+    fn look_at_writes(&mut self, n: usize) {
         let node = &self.nodes[n];
-        let Some(Committing { writes, .. }) =
-            node.process.as_ref().and_then(|process| process.committing.as_ref())
-        else {
-            return;
-        };
+        let Some(process) = &node.process else { return };
+        let Some(Committing { writes, .. }) = &process.committing else { return };
         let mut marks = node.disk.durable_marks().max(node.kept.marks);
         for write in writes {
             if let Write::Entry(Entry { command_id, stage: Stage::Accepted, .. }) = write {
@@ -186,7 +179,7 @@ impl World {
                 marks = marks.max(*raised);
             }
             if let Write::Spec(spec) = write {
-                self.watch.takes_spec(&self.plane, n, spec, marks, nonce, self.now);
+                self.watch.takes_spec(&self.plane, n, spec, marks, &process.nonce, self.now);
                 let taken = Marks {
                     generation: spec.generation,
                     deployment_epoch: spec.deployment_epoch,
@@ -314,9 +307,9 @@ impl World {
     fn node_says(&mut self, n: usize, id: u64, frame: wire::proto::agent::NodeFrame) {
         self.watch.node_says(&self.nodes[n], n, &frame, self.now);
         if let Some(Up::Hello(hello)) = &frame.frame
-            && let Some(connection) = self.net.connections.get_mut(&id)
+            && let Some(process) = &mut self.nodes[n].process
         {
-            connection.nonce = hello.nonce.to_vec();
+            process.nonce = hello.nonce.to_vec();
         }
         self.frames += 1;
         self.transcript.frame(self.now, "up", id, &frame);

@@ -25,6 +25,7 @@ const MADE_BY_SERVER: [&str; 6] =
 struct Execution {
     incarnation: IncarnationId,
     journal: JournalId,
+    boot: u64,
 }
 
 #[derive(Default)]
@@ -78,8 +79,11 @@ impl Watch {
         let in_process = before.iter().any(|run| run.incarnation == incarnation);
         // What a node whose journal is gone is told again by somebody hostile, nothing on it can know.
         let known = before.iter().any(|run| run.journal == journal || !self.replayed_to[n]);
+        // What ends a boot ends it once, however often that boot was asked to end.
+        let ends = kind.policy().self_terminating && before.iter().all(|run| run.boot == node.boot);
+        let known = known && !ends;
         let again = !before.is_empty() && !kind.policy().retry_safe && known;
-        before.push(Execution { incarnation, journal });
+        before.push(Execution { incarnation, journal, boot: node.boot });
         let times = before.len();
         self.must(!in_process && !again, Invariant::EffectOnce, at, || {
             format!("{} {id} acted on node {} for the {times}. time", kind.name(), n + 1)
@@ -293,6 +297,10 @@ impl Watch {
         self.must(durable >= generation, Invariant::DurableFirst, at, || {
             format!("node {} converges generation {generation}, and {durable} is durable", n + 1)
         });
+    }
+
+    pub fn first_event(&self, journal: JournalId) -> Option<Vec<u8>> {
+        self.events.get(&(journal, 1)).cloned()
     }
 
     /// A gateway acknowledges events up to `seq` of a journal.

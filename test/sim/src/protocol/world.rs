@@ -382,8 +382,11 @@ impl World {
                 let Some(connection) = self.net.connections.get(&id) else { return };
                 let n = connection.node;
                 let Some(frame) = self.hostile.passes(n, frame, self.nodes[n].skew, &mut self.hits) else {
-                    return;
+                    return self.turned(id);
                 };
+                if self.hostile.take_misled(n) {
+                    self.turned(id);
+                }
                 self.nodes[n].lied_to |= self.hostile.take_lied(n);
                 self.net.send_down(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
             }
