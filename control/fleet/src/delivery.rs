@@ -264,6 +264,14 @@ impl DeliveryStore for PgDelivery {
         })
     }
 
+    fn commands_waiting<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Option<Vec<NodeId>>> {
+        Box::pin(async move {
+            let params = (lease.gateway_id.uuid(), epoch(lease));
+            let rows = self.store().read(&sql::COMMANDS_WAITING, &[&params.0, &params.1]).await;
+            Ok(Some(rows.map_err(store_error)?.iter().map(|row| row.id("node_id")).collect()))
+        })
+    }
+
     fn claim_commands<'a>(
         &'a self,
         lease: GatewayLease,
@@ -336,9 +344,16 @@ impl DeliveryStore for PgDelivery {
 
     fn certificate_counts<'a>(&'a self, serial: &'a str) -> Delivered<'a, bool> {
         Box::pin(async move {
-            let row =
-                self.store().read_opt(&sql::CERTIFICATE_COUNTS, &[&serial]).await.map_err(store_error)?;
-            Ok(row.is_some())
+            let counts = self.certificates_count(vec![serial.to_owned()]).await?;
+            Ok(counts == [true])
+        })
+    }
+
+    fn certificates_count<'a>(&'a self, serials: Vec<String>) -> Delivered<'a, Vec<bool>> {
+        Box::pin(async move {
+            let rows = self.store().read(&sql::CERTIFICATES_COUNT, &[&serials]).await.map_err(store_error)?;
+            let count: BTreeSet<&str> = rows.iter().map(|row| row.get("serial")).collect();
+            Ok(serials.iter().map(|serial| count.contains(serial.as_str())).collect())
         })
     }
 

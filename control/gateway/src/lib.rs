@@ -7,6 +7,7 @@
 //! It knows no resource, holds no key that signs intent, and judges no report. The core of a session is `session`; `hub` holds
 //! the sessions of one lease and makes one statement of what many of them have to say.
 
+pub mod drive;
 pub mod session;
 
 mod admission;

@@ -113,7 +113,8 @@ impl Cloud {
 
     pub async fn abandoned(&self, node: NodeId) {
         let capacity = &self.capacity;
-        let done = self.db.store.tx(OP, |tx| Box::pin(async move { capacity.abandoned(tx, node).await })).await;
+        let done =
+            self.db.store.tx(OP, |tx| Box::pin(async move { capacity.abandoned(tx, node).await })).await;
         done.expect("it is heard");
     }
 

@@ -201,7 +201,10 @@ async fn what_a_revoked_node_held_is_given_up_by_a_person_alone() {
     cloud.node_becomes(node, "revoked").await;
     cloud.schedulable_changed(node).await;
     cloud.place_waiting().await;
-    assert_eq!((&cloud.get(&held).await["state"], cloud.holds(node).await.len()), (&json!("active"), 1 + there));
+    assert_eq!(
+        (&cloud.get(&held).await["state"], cloud.holds(node).await.len()),
+        (&json!("active"), 1 + there)
+    );
 
     for _ in 0..2 {
         cloud.abandoned(node).await;

@@ -306,6 +306,12 @@ pub trait DeliveryStore: Send + Sync + 'static {
         self.ended(lease)
     }
 
+    /// Nodes of this gateway's sessions that commands wait for. None when the store cannot tell: any may be one.
+    fn commands_waiting<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, Option<Vec<NodeId>>> {
+        let _ = lease;
+        Box::pin(async { Ok(None) })
+    }
+
     /// Marks pending commands as sent on these sessions, at most as many of a lane as it has credits, and in order: returns them for sending. Those that
     /// must not be sent (a requested cancel, a body for another node) are settled instead.
     fn claim_commands<'a>(
@@ -371,6 +377,17 @@ pub trait DeliveryStore: Send + Sync + 'static {
 
     /// Whether this node certificate still counts: known, unrevoked, its node too. Asked before a stream is served.
     fn certificate_counts<'a>(&'a self, serial: &'a str) -> Delivered<'a, bool>;
+
+    /// Like [`DeliveryStore::certificate_counts`] for many: in one statement where the store can. Answers in their order.
+    fn certificates_count<'a>(&'a self, serials: Vec<String>) -> Delivered<'a, Vec<bool>> {
+        Box::pin(async move {
+            let mut counts = Vec::with_capacity(serials.len());
+            for serial in &serials {
+                counts.push(self.certificate_counts(serial).await?);
+            }
+            Ok(counts)
+        })
+    }
 
     /// The next wake-up; [`Poke::Everything`] after a lost connection, the first one included.
     fn next_poke<'a>(&'a self) -> Delivered<'a, Poke>;

@@ -94,6 +94,13 @@ pub trait NodeObserver: Send + Sync + 'static {
 
     /// Whether anything of this module is still on the node: what is asked before a node is removed.
     fn holds<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<Vec<String>, Fault>>;
+
+    /// A person gave up what [`holds`](Self::holds) names: the node is revoked, and nobody will ever hear of it again. What
+    /// can go on elsewhere does.
+    fn abandoned<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<(), Fault>> {
+        let _ = (tx, node_id);
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// The queue whose handler, in `fleet`, assembles, signs and stores a node's spec. Key: the node's UUID in hyphenated form.

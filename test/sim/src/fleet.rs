@@ -1,0 +1,97 @@
+//! The real control plane on a real PostgreSQL, with as many simulated machines as asked for, under a virtual clock.
+//!
+//! ```text
+//!   events ──┐                      ┌──▶ tasks of processes: queues, passes, relay, gateways, sessions
+//!   timers ──┴─▶ one thread, by ────┤         │ one transaction at a time; time stands still meanwhile
+//!                the seed           └──▶ nodes: the agent's engine, in steps
+//! ```
+//! Time moves only when nothing can run. What runs first, how long frames take, what breaks and when follow from the seed, so
+//! the same seed ends in the same rows and the same events.
+
+mod chaos;
+pub mod command;
+mod control;
+mod event;
+mod exec;
+mod files;
+mod gateway;
+mod keys;
+mod line;
+mod node;
+mod outcome;
+mod plant;
+mod run;
+mod schedule;
+mod server;
+mod setup;
+mod shrink;
+mod time;
+mod workload;
+
+pub use chaos::{Chaos, Fault, Planned};
+pub use outcome::{Broken, Outcome};
+pub use run::run;
+
+use std::time::Duration;
+
+/// What is simulated.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub nodes: usize,
+    pub gateways: usize,
+    /// Processes that serve the API and do a worker's work.
+    pub controls: usize,
+    pub time: Duration,
+    pub seed: u64,
+    pub chaos: Chaos,
+    /// Faults in place of those that the seed deals.
+    pub script: Option<Vec<Planned>>,
+    /// Backups are made by the hour, and one of them may be restored.
+    pub restores: bool,
+    /// Nobody is told of anything: everything is found by looking.
+    pub pokes: bool,
+    /// How far apart the ages of the nodes' certificates are.
+    pub ages: Duration,
+    /// Clients ask for things.
+    pub workload: bool,
+    /// The invariants over all rows are asked this often.
+    pub check_every: Duration,
+}
+
+impl Config {
+    pub fn new(nodes: usize, gateways: usize, time: Duration, seed: u64) -> Self {
+        Self {
+            nodes,
+            gateways,
+            controls: 2,
+            time,
+            seed,
+            chaos: Chaos::None,
+            script: None,
+            restores: false,
+            pokes: true,
+            ages: Duration::ZERO,
+            workload: true,
+            check_every: Duration::from_secs(60),
+        }
+    }
+
+    /// The command that does the same again.
+    pub fn replay(&self) -> String {
+        let minutes = self.time.as_secs().div_ceil(60);
+        let mut command = format!(
+            "better-compute sim --nodes {} --gateways {} --minutes {minutes} --seed {} --chaos {}",
+            self.nodes,
+            self.gateways,
+            self.seed,
+            self.chaos.name()
+        );
+        if !self.pokes {
+            command.push_str(" --no-pokes");
+        }
+        if self.restores {
+            command.push_str(" --restores");
+        }
+        command
+    }
+}

@@ -1,0 +1,96 @@
+//! What a run came to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use model::Timestamp;
+
+use super::Config;
+
+/// A run that ended as it should.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// A digest of every row.
+    pub state: String,
+    /// A digest of every domain event, in order.
+    pub events_digest: String,
+    pub events: i64,
+    pub faults: BTreeMap<&'static str, u64>,
+    pub commands: BTreeMap<String, i64>,
+    pub reservations: BTreeMap<String, i64>,
+    pub answers: BTreeMap<String, u64>,
+    pub unreachable: i64,
+    pub polls: u64,
+    /// Transactions and statements outside of one, by name.
+    pub transactions: BTreeMap<&'static str, u64>,
+    pub virtual_time: Duration,
+    pub took: Duration,
+    /// Resident memory of this process over what it was before the nodes were made, by node.
+    pub bytes_per_node: u64,
+}
+
+impl Outcome {
+    /// What a second run of the same seed must end in too.
+    pub fn same_as(&self, other: &Outcome) -> bool {
+        self.state == other.state && self.events_digest == other.events_digest
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: u64 = self.faults.values().sum();
+        writeln!(f, "  faults        {faults} {}", list(&self.faults))?;
+        writeln!(f, "  commands      {}", list(&self.commands))?;
+        writeln!(f, "  reservations  {}", list(&self.reservations))?;
+        writeln!(f, "  answers       {}", list(&self.answers))?;
+        writeln!(f, "  unreachable   {} times", self.unreachable)?;
+        writeln!(f, "  events        {} {}", self.events, self.events_digest)?;
+        writeln!(f, "  state         {}", self.state)?;
+        let (virtual_time, took) = (self.virtual_time.as_secs_f64(), self.took.as_secs_f64());
+        writeln!(f, "  time          {virtual_time:.0} s in {took:.1} s, {} steps", self.polls)?;
+        let all: u64 = self.transactions.values().sum();
+        let mut most: Vec<_> = self.transactions.iter().collect();
+        most.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), **name));
+        let most: Vec<String> = most.iter().take(12).map(|(name, count)| format!("{name} {count}")).collect();
+        writeln!(f, "  transactions  {all}, most of them {}", most.join(", "))?;
+        write!(f, "  memory        {} KiB a node", self.bytes_per_node / 1024)
+    }
+}
+
+fn list<K: fmt::Display, V: fmt::Display>(map: &BTreeMap<K, V>) -> String {
+    map.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// A run that broke an invariant.
+#[derive(Debug, Clone)]
+pub struct Broken {
+    pub violations: Vec<String>,
+    pub at: Timestamp,
+    pub elapsed: Duration,
+    /// When the simulation began, on the same clock.
+    pub begun: Duration,
+    pub config: Config,
+    /// The last faults that were put in before.
+    pub faults: Vec<String>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elapsed = self.elapsed.saturating_sub(self.begun).as_secs_f64();
+        writeln!(f, "after {elapsed:.3} s of virtual time ({}):", self.at)?;
+        for violation in &self.violations {
+            writeln!(f, "  {violation}")?;
+        }
+        if !self.faults.is_empty() {
+            writeln!(f, "the last faults before:")?;
+            for fault in &self.faults {
+                writeln!(f, "  {fault}")?;
+            }
+        }
+        writeln!(f, "seed {}; the same again:", self.config.seed)?;
+        write!(f, "  {}", self.config.replay())
+    }
+}
+
+impl std::error::Error for Broken {}

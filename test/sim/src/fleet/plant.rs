@@ -1,0 +1,78 @@
+//! What the processes of the control plane have in common: the database, the keys, and how a process connects.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kit::{Rng, SeededRng};
+use store::{Store, StoreConfig, StoreError};
+
+use super::exec::ProcessId;
+use super::keys::Keys;
+use super::schedule::{Database, ProcessSchedule};
+use super::time::{Core, SimClock};
+
+/// Connections of one process: it is the simulator that decides what runs at once.
+const POOL_SIZE: usize = 4;
+
+pub struct Plant {
+    pub core: Arc<Core>,
+    pub clock: Arc<SimClock>,
+    pub keys: Keys,
+    pub database: Arc<Database>,
+    /// As the owner of the schema, without faults: for the simulator's own looks.
+    pub store: Store,
+    config: StoreConfig,
+    /// Outside of the database: the record of how far it had come.
+    pub record_dir: PathBuf,
+}
+
+impl Plant {
+    pub async fn open(
+        core: &Arc<Core>,
+        seed: u64,
+        server: StoreConfig,
+        record_dir: PathBuf,
+    ) -> anyhow::Result<Self> {
+        let told = core.clone();
+        let config = StoreConfig {
+            pool_size: POOL_SIZE,
+            virtual_clock: Some(Arc::new(move || told.now())),
+            rng: core.rng.clone(),
+            ..server
+        };
+        let store = Store::open(config.clone()).await?;
+        store::migrate::run(&store).await?;
+        Ok(Self {
+            core: core.clone(),
+            clock: SimClock::new(core),
+            keys: Keys::new(seed, core.now(), &*core.rng)?,
+            database: Arc::default(),
+            store,
+            config,
+            record_dir,
+        })
+    }
+
+    /// Randomness of a process of its own.
+    pub fn rng(&self) -> Arc<dyn Rng> {
+        Arc::new(SeededRng::new(self.core.rng.u64()))
+    }
+
+    pub fn schedule(&self, process: ProcessId) -> Arc<ProcessSchedule> {
+        ProcessSchedule::new(&self.core, process, &self.database)
+    }
+
+    /// A process's connections. Time stands still meanwhile.
+    pub async fn connect(&self, schedule: &Arc<ProcessSchedule>, gateway: bool) -> Result<Store, StoreError> {
+        let _held = self.core.hold_time();
+        let config = StoreConfig { schedule: Some(schedule.clone()), rng: self.rng(), ..self.config.clone() };
+        let config = match gateway {
+            false => config,
+            true => {
+                let config = StoreConfig { role: Some("bc_gateway".to_owned()), ..config };
+                fleet::PgDelivery::store_config(config, gateway::Timing::default().ttl)
+            }
+        };
+        Store::open(config).await
+    }
+}

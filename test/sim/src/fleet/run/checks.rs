@@ -1,0 +1,114 @@
+//! Whether what must be true is, and what a run came to.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use store::{Sql, sql};
+
+use super::{REST_EVERY, REST_WITHIN, Run};
+use crate::fleet::node::SimNode;
+use crate::fleet::outcome::Outcome;
+use crate::invariants::{self, Violation};
+use crate::world::{NodeView, ReleaseView, World};
+
+const COMMANDS: Sql =
+    sql("sim_commands", "SELECT state::text AS state, count(*) AS count FROM commands GROUP BY 1 ORDER BY 1");
+const RESERVATIONS: Sql = sql(
+    "sim_reservations",
+    "SELECT state::text AS state, count(*) AS count FROM reservations GROUP BY 1 ORDER BY 1",
+);
+const UNREACHABLE: Sql =
+    sql("sim_unreachable", "SELECT count(*) AS count FROM events WHERE kind = 'node.unreachable'");
+const EVENTS: Sql = sql(
+    "sim_events",
+    "SELECT seq, kind, subject, data::text AS data FROM events WHERE seq > $1 ORDER BY seq LIMIT 5000",
+);
+
+impl Run<'_> {
+    /// Everything that must be true at any moment.
+    pub(super) async fn check(&mut self) -> anyhow::Result<()> {
+        if self.database_is_down() || self.restoring > 0 {
+            return Ok(());
+        }
+        let found = self.ask(false).await?;
+        self.judge(found)
+    }
+
+    async fn ask(&mut self, at_rest: bool) -> anyhow::Result<Vec<Violation>> {
+        let nodes: Vec<NodeView> = self.nodes.iter().map(SimNode::view).collect();
+        let releases: Vec<ReleaseView> =
+            self.nodes.iter().flat_map(|node| node.releases.iter().cloned()).collect();
+        let world =
+            World { store: &self.plant.store, now: self.core.now(), nodes: &nodes, releases: &releases };
+        Ok(match at_rest {
+            false => self.checker.every_minute(&world).await?,
+            true => self.checker.at_rest(&world).await?,
+        })
+    }
+
+    fn judge(&self, found: Vec<Violation>) -> anyhow::Result<()> {
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(self.broken(found.iter().map(ToString::to_string).collect()))
+    }
+
+    /// Nothing is put in any more, everything is undone: the world comes to rest within a bound.
+    pub(super) async fn rest(&mut self) -> anyhow::Result<()> {
+        self.quiet = true;
+        self.heal().await?;
+        let begun = self.core.elapsed();
+        loop {
+            let next = self.core.elapsed() + REST_EVERY;
+            self.until(next).await?;
+            self.check().await?;
+            let found = self.ask(true).await?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            if self.core.elapsed().saturating_sub(begun) >= REST_WITHIN {
+                return self.judge(found);
+            }
+            (self.progress)(format!("  not at rest yet: {} and {} more", found[0], found.len() - 1));
+        }
+    }
+
+    pub(super) async fn outcome(&mut self) -> anyhow::Result<Outcome> {
+        let store = &self.plant.store;
+        let (mut digest, mut after, mut events) = (Sha256::new(), 0i64, 0i64);
+        loop {
+            let rows = store.read(&EVENTS, &[&after]).await?;
+            for row in &rows {
+                let (kind, subject): (&str, &str) = (row.get("kind"), row.get("subject"));
+                digest.update(format!("{kind} {subject} {}\n", row.get::<_, &str>("data")));
+                after = row.get("seq");
+                events += 1;
+            }
+            if rows.is_empty() {
+                break;
+            }
+        }
+        let unreachable = store.read_one(&UNREACHABLE, &[]).await?.get("count");
+        Ok(Outcome {
+            state: invariants::canonical_state(store).await?,
+            events_digest: digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+            events,
+            faults: self.faults.clone(),
+            commands: self.counts(&COMMANDS).await?,
+            reservations: self.counts(&RESERVATIONS).await?,
+            answers: self.clients.answers(),
+            unreachable,
+            polls: self.executor.polls,
+            transactions: self.core.transactions(),
+            virtual_time: self.core.elapsed().saturating_sub(self.begun),
+            took: Duration::ZERO,
+            bytes_per_node: 0,
+        })
+    }
+
+    async fn counts(&self, of: &Sql) -> anyhow::Result<BTreeMap<String, i64>> {
+        let rows = self.plant.store.read(of, &[]).await?;
+        Ok(rows.iter().map(|row| (row.get("state"), row.get("count"))).collect())
+    }
+}

@@ -1,0 +1,146 @@
+//! What is there before the simulation begins: an administrator, a site, a pool, and nodes that have joined.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::identity::Identity;
+use agent::journal::Marks;
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use fleet::Fleet;
+use iam::Authorizer;
+use kernel::{CallLimits, Incoming, Pipeline};
+use kit::{Clock, Rng};
+use model::Role;
+use pki::join::{JoinPayload, seal_join};
+use pki::response::{Expected, verify_join_response};
+use pki::{JoinToken, SigningKey};
+use prost::Message;
+use serde_json::{Value, json};
+use store::{Sql, sql};
+use uuid::Uuid;
+use wire::proto::agent::{JoinReply, JoinRequest, join_reply::Outcome};
+
+use super::control::{Modules, modules};
+use super::keys::AsEntropy;
+use super::node::{AGENT_VERSION, SimNode};
+use super::plant::Plant;
+
+pub const SITE: &str = "hall";
+pub const POOL: &str = "gpus";
+pub const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
+const DEADLINE: Duration = Duration::from_secs(30);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+const INBOX_INSERT: Sql = sql(
+    "sim_inbox_insert",
+    "INSERT INTO join_inbox (inbox_id, kind, gateway_id, request, source_ip) VALUES ($1, 'join', $2, $3, '192.0.2.1')",
+);
+const INBOX_REPLY: Sql = sql("sim_inbox_reply", "SELECT reply, refusal FROM join_inbox WHERE inbox_id = $1");
+
+/// Makes everything, and lets the nodes join `ages` apart from first to last. Gives the administrator's token.
+pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], ages: Duration) -> anyhow::Result<String> {
+    let rng = plant.rng();
+    let made = modules(plant, &plant.store, &rng)?;
+    made.fleet.claim_database().await?;
+    store::restore::check(&plant.store, &plant.record_dir).await?;
+    made.fleet.publish_trust().await?;
+    let bootstrapped = iam::bootstrap(&plant.store, &*rng, &AsEntropy(rng.clone()), YEAR).await?;
+    let token = bootstrapped.context("a new database has no administrator")?.secret.to_string();
+    let setup = Setup { plant, pipeline: pipeline(plant, &made, &rng)?, token, rng };
+    setup.call("sites.create", json!({ "name": SITE })).await?;
+    setup.call("pools.create", json!({ "name": POOL, "class": "gpu" })).await?;
+    let mut request = json!({ "site": SITE, "usesMax": nodes.len().max(1), "expiresInHours": 48 });
+    // Nodes that age before they start are adopted when they do, or their diagnosis would have expired.
+    if ages.is_zero() {
+        request["pool"] = json!(POOL);
+    }
+    let created = setup.call("joinTokens.create", request).await?;
+    let secret = created["secret"].as_str().context("a new token comes with its secret")?;
+    let join_token: JoinToken = secret.parse()?;
+    let apart = ages / u32::try_from(nodes.len().max(1))?;
+    for node in nodes.iter_mut() {
+        node.identity = Some(setup.join(&made.fleet, node, &join_token).await?);
+        plant.core.skip(apart.max(Duration::from_millis(1)));
+    }
+    Ok(setup.token)
+}
+
+fn pipeline(plant: &Plant, made: &Modules, rng: &Arc<dyn Rng>) -> anyhow::Result<Pipeline> {
+    let clock: Arc<dyn Clock> = plant.clock.clone();
+    let authorizer = Authorizer::new(plant.store.clone());
+    let (store, rng) = (plant.store.clone(), rng.clone());
+    Ok(Pipeline::new(&made.modules, made.iam.clone(), authorizer, store, clock, rng, CallLimits::default())?)
+}
+
+struct Setup<'a> {
+    plant: &'a Plant,
+    pipeline: Pipeline,
+    token: String,
+    rng: Arc<dyn Rng>,
+}
+
+impl Setup<'_> {
+    async fn call(&self, method: &str, body: Value) -> anyhow::Result<Value> {
+        let incoming = Incoming {
+            method,
+            body: Bytes::from(body.to_string()),
+            bearer: Some(&self.token),
+            source_ip: SOURCE,
+            deadline: DEADLINE,
+            request_id: None,
+        };
+        let answer = self.pipeline.call(incoming).await;
+        if answer.code.is_some() {
+            bail!("{method}: {}", String::from_utf8_lossy(&answer.body));
+        }
+        Ok(serde_json::from_slice(&answer.body)?)
+    }
+
+    /// A machine's side of a join; the worker's side answers at once.
+    async fn join(&self, fleet: &Fleet, node: &SimNode, token: &JoinToken) -> anyhow::Result<Identity> {
+        let entropy = AsEntropy(node.rng.clone());
+        let key = SigningKey::generate(&entropy);
+        let csr_der = pki::make_csr(&key, &node.hostname);
+        let at = self.plant.core.now();
+        let payload = JoinPayload {
+            token: token.clone(),
+            issued_at: at,
+            hostname: node.hostname.clone(),
+            role: Role::Node,
+        };
+        let encryption_key = self.plant.keys.join_encryption_key()?;
+        let request = JoinRequest {
+            csr_der: csr_der.clone().into(),
+            sealed_token: seal_join(&payload, &csr_der, &encryption_key, &entropy),
+            role: Role::Node.name().to_owned(),
+            hostname: node.hostname.clone(),
+            agent_version: AGENT_VERSION.to_owned(),
+            protocol: wire::paths::PROTOCOL_MAX,
+            hardware_key: node.rng.bytes::<32>().to_vec().into(),
+        };
+        let inbox_id = Uuid::from_u128(u128::from_be_bytes(self.rng.bytes()));
+        let store = &self.plant.store;
+        store.execute(&INBOX_INSERT, &[&inbox_id, &Uuid::nil(), &request.encode_to_vec()]).await?;
+        fleet.answer_join(inbox_id).await?;
+        let row = store.read_one(&INBOX_REPLY, &[&inbox_id]).await?;
+        let Some(reply) = row.get::<_, Option<Vec<u8>>>("reply") else {
+            bail!("a join was refused: {:?}", row.get::<_, Option<String>>("refusal"));
+        };
+        let reply: JoinReply = wire::decode("join reply", &reply, 1 << 20)?;
+        let Some(Outcome::Accepted(accepted)) = reply.outcome else { bail!("a join was not accepted") };
+        let joined = verify_join_response(
+            &accepted.value,
+            &Expected {
+                pins: &[self.plant.keys.join_signing_pin()],
+                csr_der: &csr_der,
+                key: key.verifying_key(),
+                role: Role::Node,
+                node_id: None,
+                at,
+            },
+        )?;
+        Ok(Identity::from_joined(joined, key, Marks::default()))
+    }
+}

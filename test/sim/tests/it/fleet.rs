@@ -1,0 +1,32 @@
+//! Small runs of the fleet simulator.
+
+use std::time::Duration;
+
+use sim::fleet::{Chaos, Config, Outcome, run};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn outcome(config: &Config) -> Outcome {
+    match run(config, &mut |_| {}).await {
+        Ok(outcome) => outcome,
+        Err(err) => panic!("{err:#}"),
+    }
+}
+
+#[tokio::test]
+async fn a_fleet_in_which_nothing_fails_is_never_called_unreachable_and_ends_the_same_twice() {
+    let config = Config::new(4, 2, 3 * MINUTE, 11);
+    let first = outcome(&config).await;
+    assert_eq!(first.unreachable, 0);
+    assert!(first.reservations.values().sum::<i64>() > 0, "clients have booked: {first}");
+    assert!(first.commands.contains_key("succeeded"), "nodes were diagnosed: {first}");
+    let second = outcome(&config).await;
+    assert!(first.same_as(&second), "one seed, two ends:\n{first}\n{second}");
+}
+
+#[tokio::test]
+async fn a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole() {
+    let config = Config { chaos: Chaos::Heavy, ..Config::new(8, 2, 5 * MINUTE, 12) };
+    let outcome = outcome(&config).await;
+    assert!(outcome.faults.values().sum::<u64>() > 20, "there were faults: {outcome}");
+}
