@@ -198,13 +198,11 @@ fn build(benches: &[Bench]) -> anyhow::Result<()> {
     }
     programs.sort_unstable();
     programs.dedup();
-    if !programs.is_empty() {
-        let mut cargo = run::cargo();
-        cargo.args(["build", "--release", "--quiet"]);
-        for program in programs {
-            cargo.args(["--package", program, "--bin", program]);
-        }
-        run::must(&mut cargo)?;
+    for program in programs {
+        // Each apart, by the profile it ships with.
+        let profile = if program == "bcd" { "daemon" } else { "release" };
+        let cargo = ["build", "--quiet", "--profile", profile, "--package", program, "--bin", program];
+        run::must(run::cargo().args(cargo))?;
     }
     if benches.iter().any(|bench| matches!(bench.how, How::Bench { .. })) {
         let cargo = ["bench", "--quiet", "--package", "bench", "--bench", "bench", "--no-run"];

@@ -46,7 +46,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     Figure::of("bcd: binary, code and data without symbols", mib(program_bytes("bcd")?), "MiB")
         .at_most(20.0, 12.0)
-        .note("the release profile; what ships is smaller")
         .say()?;
 
     let bound = Connection::open()?;

@@ -9,14 +9,15 @@ use anyhow::{Context, bail};
 
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
-/// A program of this workspace, built with the same profile.
+/// A program of this workspace as it ships: the daemon by a profile of its own.
 pub fn path(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     // target/<profile>/deps/<benchmark>
     let dir = own.parent().and_then(Path::parent).context("the benchmark lies in no target folder")?;
+    let dir = if name == "bcd" { dir.with_file_name("daemon") } else { dir.to_owned() };
     let program = dir.join(name);
     if !program.is_file() {
-        bail!("{} is not built; run: cargo build --release", program.display());
+        bail!("{} is not built; build it as `cargo xtask bench` does", program.display());
     }
     Ok(program)
 }
