@@ -3,6 +3,9 @@
 //! Durable: a session's takeover, with the fate of what was in flight on the one before; a result exactly as received, before it is
 //! acknowledged; an event before it is acknowledged. Guards: `gateways` holds the lease, `node_sessions` the session, and a write
 //! that either no longer allows touches no row.
+//!
+//! Statements about named sessions compare their gateway with `IS NOT DISTINCT FROM`, which no index serves: they are found by their
+//! node. By its gateway a session is one of thousands, and the planner would look through all of them for each one that is named.
 
 use store::{Sql, sql};
 
@@ -78,7 +81,7 @@ pub const SESSIONS_CLOSE: Sql = sql(
     "sessions_close",
     "UPDATE node_sessions s SET closed_at = compute_now()
      FROM unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch)
-     WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND s.gateway_id = $3 AND s.gateway_epoch = $4
+     WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint)
        AND s.closed_at IS NULL",
 );
 pub const EVENTS_SEQ_MAX: Sql = sql(
@@ -143,10 +146,10 @@ pub const RESTORE_CLAIM: Sql = sql(
 pub const HEARTBEATS: Sql = sql(
     "heartbeats",
     "UPDATE node_sessions s SET last_heartbeat_at = compute_now(), heartbeats_good = least(heartbeats_good + 1, 1000000)
-     FROM unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch), gateways g
+     FROM unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch)
      WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND s.closed_at IS NULL
-       AND g.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now()
-       AND s.gateway_id = g.gateway_id AND s.gateway_epoch = g.epoch
+       AND (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint)
+       AND EXISTS (SELECT 1 FROM gateways g WHERE g.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now())
      RETURNING s.node_id, s.session_epoch",
 );
 pub const SESSIONS_REVOKED: Sql = sql(
@@ -163,7 +166,7 @@ pub const SESSIONS_REVOKED_OF: Sql = sql(
      FROM unnest($3::uuid[], $4::bigint[]) AS k (node_id, session_epoch)
      JOIN node_sessions s USING (node_id, session_epoch) JOIN nodes n USING (node_id)
      LEFT JOIN node_certs c ON c.serial = s.cert_serial
-     WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+     WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($1::uuid, $2::bigint) AND s.closed_at IS NULL
        AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
      ORDER BY s.node_id",
 );
@@ -189,7 +192,7 @@ pub const COMMANDS_WAITING_OF: Sql = sql(
     "commands_waiting_of",
     "SELECT DISTINCT c.node_id FROM commands c
      JOIN node_sessions s USING (node_id) JOIN nodes n USING (node_id) CROSS JOIN deployment d
-     WHERE c.node_id = ANY($3) AND s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+     WHERE c.node_id = ANY($3) AND (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($1::uuid, $2::bigint) AND s.closed_at IS NULL
        AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
        AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
      ORDER BY c.node_id",
@@ -203,7 +206,7 @@ pub const COMMANDS_PENDING: Sql = sql(
      ), held AS (
        SELECT s.node_id, s.session_epoch FROM node_sessions s
        JOIN (SELECT DISTINCT node_id, session_epoch FROM k) AS mine USING (node_id, session_epoch)
-       WHERE s.gateway_id = $1 AND s.gateway_epoch = $2 AND s.closed_at IS NULL
+       WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($1::uuid, $2::bigint) AND s.closed_at IS NULL
        ORDER BY s.node_id FOR KEY SHARE OF s SKIP LOCKED
      ), ranked AS (
        SELECT c.command_id, k.session_epoch, k.credits,
@@ -239,7 +242,7 @@ pub const COMMANDS_CANCELLED: Sql = sql(
        ON c.node_id = k.node_id AND c.session_epoch = k.session_epoch
      JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
      CROSS JOIN deployment d
-     WHERE s.gateway_id = $3 AND s.gateway_epoch = $4 AND s.closed_at IS NULL AND NOT d.observe_only
+     WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint) AND s.closed_at IS NULL AND NOT d.observe_only
        AND c.cancel_requested_at IS NOT NULL AND c.state IN ('dispatched', 'acked', 'running')
      ORDER BY c.node_id, c.seq LIMIT 1000",
 );
@@ -248,7 +251,7 @@ pub const SESSIONS_HELD: Sql = sql(
     "sessions_held",
     "SELECT s.node_id, s.session_epoch FROM node_sessions s
      JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) USING (node_id, session_epoch)
-     WHERE s.gateway_id = $3 AND s.gateway_epoch = $4 AND s.closed_at IS NULL
+     WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint) AND s.closed_at IS NULL
      ORDER BY s.node_id FOR KEY SHARE OF s",
 );
 pub const COMMANDS_OF_NODES: Sql = sql(
@@ -348,7 +351,7 @@ pub const SPECS_BEHIND: Sql = sql(
        JOIN nodes n ON n.node_id = k.node_id AND n.generation > k.generation
        JOIN node_sessions s ON s.node_id = k.node_id AND s.session_epoch = k.session_epoch
        CROSS JOIN deployment d
-       WHERE s.gateway_id = $4 AND s.gateway_epoch = $5 AND s.closed_at IS NULL AND n.spec_body IS NOT NULL
+       WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($4::uuid, $5::bigint) AND s.closed_at IS NULL AND n.spec_body IS NOT NULL
          AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
      )
      SELECT node_id, generation, spec_body, spec_signature FROM behind WHERE bytes_before < 16777216 ORDER BY node_id",
