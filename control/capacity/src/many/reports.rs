@@ -4,7 +4,7 @@
 //! released. Whatever is odd (another node's allocation, other devices, a refusal, a word too late, a second report about
 //! the same allocation) is left for [`NodeObserver::report`](kernel::ports::node::NodeObserver::report), which knows all of it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::Fault;
 use kernel::events::{EventKind, News};
@@ -59,7 +59,7 @@ impl Capacity {
         tx: &mut Tx<'_>,
         reports: &[Reported<'_>],
     ) -> Result<Vec<usize>, Fault> {
-        let mut times: HashMap<AllocationId, usize> = HashMap::new();
+        let mut times: BTreeMap<AllocationId, usize> = BTreeMap::new();
         for (id, _) in reports.iter().filter_map(said) {
             *times.entry(id).or_default() += 1;
         }

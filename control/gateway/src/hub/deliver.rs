@@ -1,6 +1,6 @@
 //! On a wake-up, and periodically without one: commands and cancels, specs, and sessions that must end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ impl Hub {
     }
 
     fn hand_out(&self, claimed: Vec<StoredCommand>, lives: &HashMap<NodeId, Arc<Live>>, since: Duration) {
-        let mut by_node: HashMap<NodeId, Vec<StoredCommand>> = HashMap::new();
+        let mut by_node: BTreeMap<NodeId, Vec<StoredCommand>> = BTreeMap::new();
         for command in claimed {
             by_node.entry(command.node_id).or_default().push(command);
         }

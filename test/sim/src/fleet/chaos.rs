@@ -75,6 +75,10 @@ pub enum Fault {
 }
 
 impl Fault {
+    pub const fn is_of_database(&self) -> bool {
+        matches!(self, Fault::DatabaseDown | Fault::DatabasePower | Fault::DatabaseRestore)
+    }
+
     pub const fn name(&self) -> &'static str {
         match self {
             Fault::NodeCrash(_) => "node-crash",

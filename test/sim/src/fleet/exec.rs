@@ -40,7 +40,7 @@ struct TaskWaker {
 
 impl ArcWake for TaskWaker {
     fn wake_by_ref(waker: &Arc<Self>) {
-        if !waker.queued.swap(true, Ordering::Relaxed) {
+        if waker.core.hears(waker.id) && !waker.queued.swap(true, Ordering::Relaxed) {
             waker.core.wake(waker.id);
         }
     }
@@ -99,6 +99,7 @@ impl Executor {
         loop {
             running.waker.queued.store(false, Ordering::Relaxed);
             self.polls += 1;
+            tracing::trace!(at = self.core.now().micros(), id, task = running.task.name, "step");
             let polled = running.task.future.as_mut().poll(&mut Context::from_waker(&waker));
             if let Poll::Ready(()) = polled {
                 self.tasks.remove(&id);
@@ -109,11 +110,13 @@ impl Executor {
                 return Ok(());
             }
             // Wakers of the database's answers ring this; nothing else can.
+            self.core.hears_only(id);
             while !running.waker.queued.load(Ordering::Relaxed) {
                 if tokio::time::timeout(STALLED, self.core.woken.notified()).await.is_err() {
                     bail!("the task {:?} waits for the database for ever", running.task.name);
                 }
             }
+            self.core.hears_only(0);
             self.core.unready(id);
         }
     }

@@ -115,6 +115,7 @@ impl Schedule for ProcessSchedule {
                 return None;
             }
             self.core.count(name);
+            tracing::trace!(at = self.core.now().micros(), process = self.process.0, name, "transaction");
             // Held while it waits too: whoever is before it belongs to the same task.
             let time = self.core.hold_time();
             let permit = self.core.turns.clone().acquire_owned().await.ok()?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub struct Core {
     state: Mutex<State>,
     /// Transactions and statements under way: while there are any, time stands still.
     io: AtomicUsize,
+    /// The one task that can be woken while others than the simulation's own run: 0 for every one.
+    only: AtomicU64,
     /// One at a time, first come first served.
     pub(super) turns: Arc<Semaphore>,
     /// Something was woken.
@@ -56,6 +58,7 @@ impl Core {
             now: AtomicI64::new(EPOCH_MS * 1000),
             state: Mutex::default(),
             io: AtomicUsize::new(0),
+            only: AtomicU64::new(0),
             turns: Arc::new(Semaphore::new(1)),
             woken: Notify::new(),
             rng: Arc::new(SeededRng::new(seed)),
@@ -129,6 +132,25 @@ impl Core {
 
     pub(super) fn take_spawned(&self) -> Vec<Task> {
         std::mem::take(&mut self.state().spawned)
+    }
+
+    /// While the database's connections run, what they say late to a task that does not wait for them must change nothing:
+    /// when it comes depends on the machine.
+    pub(super) fn hears_only(&self, task: u64) {
+        self.only.store(task, Ordering::Relaxed);
+    }
+
+    pub(super) fn hears(&self, task: u64) -> bool {
+        let only = self.only.load(Ordering::Relaxed);
+        only == 0 || only == task
+    }
+
+    /// Waits for something outside of the simulation.
+    pub(super) async fn outside<T>(&self, work: impl Future<Output = T>) -> T {
+        self.hears_only(u64::MAX);
+        let done = work.await;
+        self.hears_only(0);
+        done
     }
 
     pub(super) fn wake(&self, task: u64) {

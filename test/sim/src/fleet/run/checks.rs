@@ -41,10 +41,14 @@ impl Run<'_> {
             self.nodes.iter().flat_map(|node| node.releases.iter().cloned()).collect();
         let world =
             World { store: &self.plant.store, now: self.core.now(), nodes: &nodes, releases: &releases };
-        Ok(match at_rest {
-            false => self.checker.every_minute(&world).await?,
-            true => self.checker.at_rest(&world).await?,
-        })
+        let checker = &mut self.checker;
+        let found = async move {
+            match at_rest {
+                false => checker.every_minute(&world).await,
+                true => checker.at_rest(&world).await,
+            }
+        };
+        Ok(self.core.outside(found).await?)
     }
 
     fn judge(&self, found: Vec<Violation>) -> anyhow::Result<()> {

@@ -46,7 +46,12 @@ impl Run<'_> {
             self.recent.remove(0);
         }
         self.recent.push(planned.to_string());
-        self.put_in(&planned.fault).await?;
+        let core = self.core.clone();
+        if planned.fault.is_of_database() {
+            core.outside(self.put_in(&planned.fault)).await?;
+        } else {
+            self.put_in(&planned.fault).await?;
+        }
         self.core.post(planned.lasts, Event::FaultEnds(planned.fault));
         Ok(())
     }
@@ -137,8 +142,8 @@ impl Run<'_> {
         if !self.quiet {
             self.core.post(BACKUP_EVERY, Event::Backup);
             if !self.database_is_down() && self.restoring == 0 {
-                self.server.back_up().await?;
-                self.noticed().await;
+                self.core.outside(self.server.back_up()).await?;
+                self.core.outside(self.noticed()).await;
             }
         }
         Ok(())
@@ -146,7 +151,7 @@ impl Run<'_> {
 
     /// An operator looks, and says that this database is the right one. Nobody does before it was found out.
     async fn confirm_restore(&mut self) -> anyhow::Result<()> {
-        let row = self.plant.store.read_one(&DEPLOYMENT, &[]).await?;
+        let row = self.core.outside(self.plant.store.read_one(&DEPLOYMENT, &[])).await?;
         let serving = self.controls.iter().find_map(|one| Some((one.process, one.pipeline()?)));
         if row.get::<_, bool>("observe_only")
             && let Some((process, pipeline)) = serving
@@ -177,7 +182,7 @@ impl Run<'_> {
 
     /// Processes died: what they held is let go, and they start again after a while.
     pub(super) async fn buried(&mut self, killed: BTreeSet<ProcessId>) -> anyhow::Result<()> {
-        self.settle_database().await?;
+        self.core.outside(self.settle_database()).await?;
         for gateway in self.gateways.iter_mut().filter(|gateway| killed.contains(&gateway.process)) {
             gateway.up = false;
             *gateway.serving.lock().expect("no holder of this lock panics") = None;
