@@ -9,6 +9,7 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::{Args, Command, FromArgMatches};
+use sim::fleet::command::{self as simulation, SimArgs};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -21,6 +22,9 @@ fn root() -> Command {
         .arg_required_else_help(true)
         .subcommand(dev::DevArgs::augment_args(
             Command::new("dev").about("Runs everything on this machine, with simulated GPU nodes"),
+        ))
+        .subcommand(SimArgs::augment_args(
+            Command::new("sim").about("Simulates a fleet and its control plane, with faults, from a seed"),
         ));
     serve::commands().into_iter().chain(cli::commands()).fold(root, Command::subcommand)
 }
@@ -39,6 +43,10 @@ fn main() -> ExitCode {
             return ExitCode::from(if err.use_stderr() { USAGE } else { 0 });
         }
     };
+    // Apart from the rest: it runs on one thread, and by no clock of the machine's.
+    if let Some(("sim", matches)) = matches.subcommand() {
+        return simulate(matches);
+    }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -50,6 +58,15 @@ fn main() -> ExitCode {
     let code = runtime.block_on(run(&matches));
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     code
+}
+
+fn simulate(matches: &clap::ArgMatches) -> ExitCode {
+    serve::logs("off");
+    let args = SimArgs::from_arg_matches(matches).unwrap_or_else(|err| err.exit());
+    simulation::run(&args).unwrap_or_else(|err| {
+        eprintln!("error: {err:#}");
+        ExitCode::from(FAILED)
+    })
 }
 
 async fn run(matches: &clap::ArgMatches) -> ExitCode {
