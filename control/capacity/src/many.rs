@@ -90,8 +90,8 @@ impl Capacity {
     /// call changes nothing.
     pub fn start(&self, running: &Running) {
         let Some((admitting, releasing)) = self.loops(running) else { return };
-        running.supervisor.spawn(ADMIT, move |stop| admitting(stop));
-        running.supervisor.spawn(RELEASE, move |stop| releasing(stop));
+        running.supervisor.spawn(ADMIT, admitting);
+        running.supervisor.spawn(RELEASE, releasing);
         self.start_reading(running);
     }
 

@@ -6,6 +6,6 @@
 pub mod invariants;
 
 pub mod fleet;
-pub mod world;
 #[cfg(feature = "testing")]
 pub mod protocol;
+pub mod world;

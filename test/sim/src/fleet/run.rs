@@ -247,7 +247,7 @@ impl Run<'_> {
                     self.after_node(node);
                 }
             }
-            Event::ToNode(line, what) => self.to_node(&line, what),
+            Event::ToNode(line, what) => self.node_hears(&line, what),
             Event::ToGateway(line, frame) => line.arrive(frame),
             Event::GatewayStarts { gateway } => {
                 if !self.gateways[gateway].up {
@@ -313,7 +313,7 @@ impl Run<'_> {
         }
     }
 
-    fn to_node(&mut self, line: &Arc<super::line::Line>, what: ToNode) {
+    fn node_hears(&mut self, line: &Arc<super::line::Line>, what: ToNode) {
         let node = &mut self.nodes[line.node];
         if !node.uses(line) {
             return;

@@ -44,6 +44,16 @@ impl Draw {
     }
 }
 
+/// The one of these that a draw chose, if there are any.
+pub fn pick<'a, T, I>(from: I, drawn: u64) -> Option<&'a T>
+where
+    I: IntoIterator<Item = &'a T, IntoIter: ExactSizeIterator>,
+{
+    let mut all = from.into_iter();
+    let count = all.len().max(1) as u64;
+    all.nth(usize::try_from(drawn % count).unwrap_or(0))
+}
+
 /// A sequence of draws, for making scenarios.
 #[derive(Debug)]
 pub struct Dice(u64);

@@ -16,7 +16,7 @@ use wire::proto::common::IntentSignature;
 
 use super::action::{Lie, Treason, Version};
 use super::clock::moment;
-use super::draw::For;
+use super::draw::{For, pick};
 use super::network::Packet;
 use super::nodes::Wire;
 use super::plane::{SignedSpec, keys, node_id};
@@ -315,7 +315,7 @@ impl World {
             }
             Treason::ForgeCancel => {
                 let own = self.own_commands(n);
-                let id = pick_slice(&own, drawn);
+                let id = pick(&own, drawn);
                 id.and_then(|id| {
                     down(Down::Cancel(Cancel { command_id: id.to_string(), reason: "forged".to_owned() }))
                 })
@@ -366,7 +366,7 @@ impl World {
     /// A command that was signed, and says something else now.
     fn altered_command(&mut self, n: usize, drawn: u64) -> Option<Command> {
         let own = self.own_commands(n);
-        let id = *pick_slice(&own, drawn)?;
+        let id = *pick(&own, drawn)?;
         // A node refuses it under the name it bears, also when the true one has not been sent yet.
         self.watch.lied_about.insert(id);
         let issued = &self.plane.commands[&id];
@@ -418,7 +418,7 @@ impl World {
             )
             .map(|(_, spec)| spec)
             .collect();
-        let spec = pick_slice(&old, drawn)?;
+        let spec = pick(&old, drawn)?;
         let value = keys().sign(Purpose::DesiredState, &spec.bytes);
         Some(DesiredState {
             body: spec.bytes.clone(),
@@ -442,11 +442,11 @@ impl World {
                     .filter(|(_, issued)| issued.node != n)
                     .map(|(id, _)| *id)
                     .collect();
-                pick_slice(&others, drawn).map(|id| update(*id, CommandState::Succeeded))
+                pick(&others, drawn).map(|id| update(*id, CommandState::Succeeded))
             }
             Lie::Regress => {
                 let own = self.own_commands(n);
-                pick_slice(&own, drawn).map(|id| {
+                pick(&own, drawn).map(|id| {
                     self.watch.lied_about.insert(*id);
                     let settled = self.delivery.command_fate(*id).is_some_and(|fate| fate.state.terminal());
                     let state = match drawn % 4 {
@@ -496,12 +496,4 @@ fn update(id: CommandId, state: CommandState) -> Up {
         boot_id: "boot-1".to_owned(),
         ..CommandUpdate::default()
     })
-}
-
-fn pick<T>(from: &VecDeque<T>, drawn: u64) -> Option<&T> {
-    from.get(usize::try_from(drawn % from.len().max(1) as u64).unwrap_or(0))
-}
-
-fn pick_slice<T>(from: &[T], drawn: u64) -> Option<&T> {
-    from.get(usize::try_from(drawn % from.len().max(1) as u64).unwrap_or(0))
 }

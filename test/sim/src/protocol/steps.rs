@@ -199,7 +199,7 @@ impl World {
         if !step.writes.is_empty() {
             if disk.is_full() {
                 step.attempts += 1;
-                step.at = now + (200 * MILLI << step.attempts);
+                step.at = now + ((200 * MILLI) << step.attempts);
                 let gives_up = step.attempts >= COMMIT_ATTEMPTS;
                 process.committing = Some(step);
                 self.hit("disk-full");
