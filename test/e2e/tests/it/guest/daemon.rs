@@ -53,7 +53,8 @@ impl Rig {
         self.wait_limited(bare)?;
         assert_eq!(self.read(with_gpu, "cpuset.cpus.effective")?, with_gpu.cpus);
         assert_eq!((with_gpu.cpus.as_str(), bare.cpus.as_str()), ("1", ""));
-        assert_eq!(self.read(bare, "cpu.max")?, "100000 100000");
+        assert_eq!(self.read(with_gpu, "cpu.max")?, "100000 100000");
+        assert_eq!(self.read(bare, "cpuset.cpus.effective")?, "0-1");
         Ok(())
     }
 }
@@ -65,9 +66,9 @@ fn oom_kills(memory_events: &str) -> Option<u64> {
 #[test]
 fn a_node_reboots_once_when_told_and_its_holds_are_back() -> anyhow::Result<()> {
     let mut rig = Rig::new("vps-host")?;
-    let with_gpu = rig.reserve(&[&["--gpus", "1"], &HALF_A_GIB[..]].concat())?;
-    // Of CPU and memory alone: anywhere on the machine.
-    let bare = rig.reserve(&[&["--vcpu", "1"], &HALF_A_GIB[..]].concat())?;
+    let with_gpu = rig.reserve(&[&["--gpus", "1", "--vcpu", "1"], &HALF_A_GIB[..]].concat())?;
+    // Of memory alone: on any CPU of the machine.
+    let bare = rig.reserve(&HALF_A_GIB)?;
     rig.wait_confined(&with_gpu, &bare)?;
     let before = rig.guest.boot_id().to_owned();
 
