@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kit::{Rng, SeededRng};
 use sim::invariants::Violation;
+use tokio::task::JoinSet;
 
 mod leases;
 mod queue;
@@ -47,6 +48,22 @@ pub async fn pause(dice: &dyn Rng) {
         1 | 2 => tokio::task::yield_now().await,
         _ => {}
     }
+}
+
+/// Runs what the workers do, each on a task of its own. What they leave comes in their order.
+///
+/// # Panics
+/// When one of them does.
+pub async fn at_once<T: Send + 'static>(
+    workers: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let mut tasks = JoinSet::new();
+    for (at, worker) in workers.into_iter().enumerate() {
+        tasks.spawn(async move { (at, worker.await) });
+    }
+    let mut left = tasks.join_all().await;
+    left.sort_by_key(|(at, _)| *at);
+    left.into_iter().map(|(_, left)| left).collect()
 }
 
 /// What a scenario says at its end.

@@ -9,7 +9,7 @@ use sim::invariants::{Invariant, Violation};
 use store::lease::{self, Lease};
 use store::{Sql, Store, StoreConfig, StoreError, sql};
 
-use super::{Outcome, Run, WORKERS, pause, sound};
+use super::{Outcome, Run, WORKERS, at_once, pause, sound};
 use crate::clock::HandClock;
 use crate::cloud::{OP, run_all};
 
@@ -146,17 +146,15 @@ pub async fn scenario(run: Run) -> Outcome {
         let mut tasks = Vec::new();
         for (at, mut holder) in holders.drain(..).enumerate() {
             let (clock, dice) = (clock.clone(), run.dice(round, at));
-            tasks.push(tokio::spawn(async move {
+            tasks.push(async move {
                 for _ in 0..40 {
                     holder.operate(&clock, &*dice).await;
                     pause(&*dice).await;
                 }
                 holder
-            }));
+            });
         }
-        for task in tasks {
-            holders.push(task.await.unwrap());
-        }
+        holders = at_once(tasks).await;
         let found = broken(&db.store).await;
         if !found.is_empty() {
             return Err(found);

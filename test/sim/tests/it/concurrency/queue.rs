@@ -12,7 +12,7 @@ use sim::invariants::{Invariant, Violation};
 use store::work::{self, Claimed, Completion, Floor, Queue};
 use store::{IsRetryable, Sql, Store, StoreConfig, StoreError, sql};
 
-use super::{Outcome, Run, WORKERS, pause, sound};
+use super::{Outcome, Run, WORKERS, at_once, pause, sound};
 use crate::clock::HandClock;
 use crate::cloud::{OP, run_all};
 
@@ -256,17 +256,15 @@ pub async fn scenario(run: Run) -> Outcome {
         let mut tasks = Vec::new();
         for (at, mut worker) in workers.drain(..).enumerate() {
             let (clock, dice) = (clock.clone(), run.dice(round, at));
-            tasks.push(tokio::spawn(async move {
+            tasks.push(async move {
                 for _ in 0..30 {
                     worker.operate(&clock, &*dice).await;
                     pause(&*dice).await;
                 }
                 worker
-            }));
+            });
         }
-        for task in tasks {
-            workers.push(task.await.unwrap());
-        }
+        workers = at_once(tasks).await;
         let found = broken(&db.store, &OVERLAPS, Invariant::OwnersAreFenced).await;
         if !found.is_empty() {
             return Err(found);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sim::invariants::{Checker, Violation};
 use store::{RowExt, Sql, sql};
 
-use super::{Outcome, Run, WORKERS, pause, sound};
+use super::{Outcome, Run, WORKERS, at_once, pause, sound};
 use crate::cloud::{Cloud, GPUS, Process, run_all};
 
 const NODES: usize = 3;
@@ -38,10 +38,10 @@ async fn create(process: &Process, round: u64, dice: &dyn Rng) {
         "pool": "gpu", "name": format!("once-{round}-{shared}"), "idempotencyKey": format!("k-{round}-{shared}"),
         "gpus": 1 + shared % u64::from(GPUS), "hours": 1 + shared % 4,
     });
-    if shared % 2 == 0 {
+    if shared.is_multiple_of(2) {
         request["vcpu"] = json!(1 + shared % 8);
     }
-    if shared % 7 == 0 {
+    if shared.is_multiple_of(7) {
         request["wholeNode"] = json!(true);
     }
     call(process, "reservations.create", request, &["ok", "QUOTA_EXCEEDED", "UNAVAILABLE"]).await;
@@ -127,16 +127,14 @@ async fn play(run: Run, cloud: Cloud) -> Outcome {
         let mut tasks = Vec::new();
         for at in 0..WORKERS {
             let (cloud, dice) = (cloud.clone(), run.dice(round, at));
-            tasks.push(tokio::spawn(async move {
+            tasks.push(async move {
                 for _ in 0..14 {
                     operate(&cloud, &cloud.processes[at], round, &*dice).await;
                     pause(&*dice).await;
                 }
-            }));
+            });
         }
-        for task in tasks {
-            task.await.unwrap();
-        }
+        at_once(tasks).await;
         // What may last a while, may not last two rounds, in which the clock jumps.
         cloud.catch_up().await;
         let found = cloud.violations(&mut checker, false).await;

@@ -8,7 +8,7 @@ use sim::invariants::{Invariant, Violation};
 use store::outbox::{self, Event};
 use store::{Sql, Store, StoreConfig, StoreError, sql};
 
-use super::{Outcome, Run, WORKERS, pause, sound};
+use super::{Outcome, Run, WORKERS, at_once, pause, sound};
 use crate::cloud::{OP, run_all};
 
 const ADD: Sql = sql("test_add", "UPDATE counts SET total = total + 1 WHERE key = $1");
@@ -82,15 +82,13 @@ pub async fn scenario(run: Run) -> Outcome {
         let mut tasks = Vec::new();
         for (at, store) in stores.iter().enumerate() {
             let (store, dice) = (store.clone(), run.dice(round, at));
-            tasks.push(tokio::spawn(async move {
+            tasks.push(async move {
                 for _ in 0..12 {
                     operate(&store, &*dice).await;
                 }
-            }));
+            });
         }
-        for task in tasks {
-            task.await.unwrap();
-        }
+        at_once(tasks).await;
         let rows = db.store.read(&DIFFERENT, &[]).await.unwrap();
         if !rows.is_empty() {
             let told = |row: &store::Row| {
