@@ -56,6 +56,7 @@ enum What {
         at: i64,
     },
     Relay {
+        at: i64,
         gateways: Vec<SocketAddr>,
     },
     Agents {
@@ -88,7 +89,7 @@ impl Part {
                 What::Over { number, at: made } => {
                     serving::over_postgres(number, at(made), &std::env::var(part::DATABASE)?).await
                 }
-                What::Relay { gateways } => relay::run(gateways).await,
+                What::Relay { at: made, gateways } => relay::run(gateways, at(made)).await,
                 What::Agents { first, count, at: made, gateway } => {
                     agents::run(first..first + count, at(made), gateway).await
                 }

@@ -17,15 +17,21 @@ use uuid::Uuid;
 
 use crate::sessions::{identities, part};
 
+mod watch;
+
+pub use watch::{Recovery, Stages};
+use watch::{Watch, Watched};
+
 /// The smallest journal that a configuration may ask for; these hold nothing.
 const JOURNAL_BYTES_MAX: u64 = 16 << 20;
 
-/// Starts them all; they run until the benchmark is over.
+/// Starts them all; they run until the benchmark is over. Each line is answered by how those came back that did since the last.
 pub async fn run(numbers: Range<u64>, at: Timestamp, gateway: SocketAddr) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let rng: Arc<dyn Rng> = Arc::new(OsRng);
     let (ca, trust, supervisor) = (identities::node_ca(at)?, trust(at)?, Supervisor::new());
     let signed_trust = trust.sign(&SigningKey::generate(&SeededEntropy::new(9))).encode();
+    let watch = Watch::default();
     for number in numbers {
         let node = identities::node(number, &ca, at)?;
         let identity = Identity {
@@ -54,7 +60,7 @@ pub async fn run(numbers: Range<u64>, at: Timestamp, gateway: SocketAddr) -> any
             limits: Limits::for_file(JOURNAL_BYTES_MAX, EVENTS_MAX),
             clock: clock.clone(),
             rng: rng.clone(),
-            link: Arc::new(link),
+            link: Arc::new(Watched::new(link, watch.clone())),
             journal: Arc::new(MemoryJournal::new(journal_id)),
             identity: Arc::new(MemoryIdentity::holding(identity)),
             convergers: Vec::new(),
@@ -66,7 +72,10 @@ pub async fn run(numbers: Range<u64>, at: Timestamp, gateway: SocketAddr) -> any
         agent::run::run(parts, &supervisor)?;
     }
     part::say(&json!("started"));
-    part::wait().await
+    loop {
+        part::line().await?;
+        part::say(&serde_json::to_value(watch.take())?);
+    }
 }
 
 fn trust(at: Timestamp) -> anyhow::Result<TrustBundle> {

@@ -9,6 +9,7 @@ use bench::figures::{Figure, Run, Sample};
 use kit::{Clock, SystemClock};
 use serde_json::Value;
 
+use super::agents::{Recovery, Stages};
 use super::database::Database;
 use super::gateway;
 use crate::sessions::part::Process;
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut gateways = (1..=GATEWAYS)
         .map(|number| gateway(number, &at, &database.url()))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let mut relay = vec!["relay"];
+    let mut relay = vec!["relay", &at];
     relay.extend(gateways.iter().map(|(_, address)| address.as_str()));
     let mut relay = Process::start(&relay)?;
     let address = relay.hear()?.as_str().context("the relay says where it listens")?.to_owned();
@@ -76,7 +77,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let id = number as u64 + 1;
         let held = runtime.block_on(database.held_by(id))?;
         ensure!(!held.0.is_empty(), "gateway {id} holds no session");
-        let from = runtime.block_on(database.now())?;
+        come_back(&mut agents)?;
+        let cpu = crate::sessions::cpu_of(&agents)?;
+        let (from, noted) = (runtime.block_on(database.now())?, SystemClock::new().now().micros());
         let (process, _) = &mut gateways[number];
         match fault {
             Fault::Kill => process.kill()?,
@@ -95,7 +98,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             // What wakes up past its lease must find that out by itself.
             signal("CONT", gateways[number].0.pid())?;
         }
-        say(fault, &took, held.0.len(), started.elapsed())?;
+        let theirs = crate::sessions::cpu_of(&agents)?.saturating_sub(cpu);
+        say(fault, &took, held.0.len(), started.elapsed(), theirs)?;
+        Stages::of(come_back(&mut agents)?, noted).say(noted);
         gateways[number].0.kill()?;
         gateways[number] = gateway(10 + id, &at, &database.url())?;
         tell(&mut relay, &format!("set {number} {}", gateways[number].1))?;
@@ -103,7 +108,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn say(fault: Fault, took: &[Duration], nodes: usize, lasted: Duration) -> anyhow::Result<()> {
+/// Agents that did since this was last asked.
+fn come_back(agents: &mut [Process]) -> anyhow::Result<Vec<Recovery>> {
+    agents.iter_mut().try_for_each(Process::go)?;
+    let mut all = Vec::new();
+    for one in agents {
+        all.extend(serde_json::from_value::<Vec<Recovery>>(one.hear()?)?);
+    }
+    Ok(all)
+}
+
+fn say(
+    fault: Fault,
+    took: &[Duration],
+    nodes: usize,
+    lasted: Duration,
+    agents: Duration,
+) -> anyhow::Result<()> {
     let (name, gate, goal) = match fault {
         Fault::Kill => ("recovery from a killed gateway, p99", 5.0, 2.0),
         Fault::Stop => ("recovery from a gateway that stands still, p99", 35.0, 15.0),
@@ -117,7 +138,11 @@ fn say(fault: Fault, took: &[Duration], nodes: usize, lasted: Duration) -> anyho
     Figure::of(name, run.percentile(99).as_secs_f64(), "s")
         .times(run.percentile(50), run.percentile(99))
         .at_most(gate, goal)
-        .note(format!("{nodes} of its nodes, {lost} of them not back after {:.0} s", lasted.as_secs_f64()))
+        .note(format!(
+            "{nodes} of its nodes, {lost} of them not back after {:.0} s, in which all agents took {:.1} s of the same cores",
+            lasted.as_secs_f64(),
+            agents.as_secs_f64(),
+        ))
         .say()
 }
 

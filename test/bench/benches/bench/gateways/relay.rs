@@ -1,31 +1,44 @@
-//! What stands before gateways: passes connections on to one of them, in turn, and leaves one alone for a while that does not answer.
-//! A gateway can be cut off: then nothing gets through to it or back, and nobody is told.
+//! What stands before gateways: passes connections on to one of them, in turn, as a load balancer for TCP does. One that refuses a
+//! connection is passed over for the next at once; one that does not answer a TLS handshake in time, twice in a row, gets none until
+//! it does. A gateway can be cut off: then nothing gets through to it or back, and nobody is told.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kit::{Supervisor, TaskKind};
+use model::Timestamp;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::sessions::part;
+use crate::sessions::{nodes, part};
 
 const CONNECTION: TaskKind = TaskKind::isolated("relayed connection");
 const ACCEPTING: TaskKind = TaskKind::fatal("relay");
-/// A gateway that has not answered the first bytes of a connection by then is left alone for a while.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-const LEFT_ALONE: Duration = Duration::from_secs(30);
+const CHECKING: TaskKind = TaskKind::fatal("relay health checks");
+const CONNECTS_WITHIN: Duration = Duration::from_secs(2);
+/// Of a health check: a TLS handshake, so that the kernel's word for a process that stands still is not enough.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_WITHIN: Duration = Duration::from_secs(2);
+const FAILS_MAX: u32 = 2;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-const BUFFER_BYTES: usize = 16 * 1024;
+/// The server's half of a handshake in one piece.
+const BUFFER_BYTES: usize = 4096;
 
 struct Backend {
     address: SocketAddr,
     cut: bool,
-    alone_until: Option<Instant>,
+    /// Checks that failed since the last that did not.
+    failed: u32,
+}
+
+impl Backend {
+    fn at(address: SocketAddr) -> Self {
+        Self { address, cut: false, failed: 0 }
+    }
 }
 
 #[derive(Clone)]
@@ -35,12 +48,18 @@ struct Relay {
 }
 
 /// Says where it listens, and then does a line at a time: `cut N` and `set N ADDRESS`.
-pub async fn run(addresses: Vec<SocketAddr>) -> anyhow::Result<()> {
-    let backends = addresses.into_iter().map(|address| Backend { address, cut: false, alone_until: None });
-    let relay = Relay { backends: Arc::new(Mutex::new(backends.collect())), next: Arc::default() };
+pub async fn run(addresses: Vec<SocketAddr>, at: Timestamp) -> anyhow::Result<()> {
+    let count = addresses.len();
+    let backends = addresses.into_iter().map(Backend::at).collect();
+    let relay = Relay { backends: Arc::new(Mutex::new(backends)), next: Arc::default() };
+    let checker = nodes::Dialer::stranger(at)?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     part::say(&json!(listener.local_addr()?.to_string()));
     let supervisor = Supervisor::new();
+    for number in 0..count {
+        let (relay, checker) = (relay.clone(), checker.clone());
+        supervisor.spawn(CHECKING, move |_| async move { relay.check(number, &checker).await });
+    }
     let (accepting, connections) = (relay.clone(), supervisor.clone());
     supervisor.spawn(ACCEPTING, |_| async move {
         loop {
@@ -61,7 +80,7 @@ pub async fn run(addresses: Vec<SocketAddr>) -> anyhow::Result<()> {
             }
             ["set", number, address] => {
                 let backend = backends.get_mut(number.parse::<usize>()?).context("no such gateway")?;
-                *backend = Backend { address: address.parse()?, cut: false, alone_until: None };
+                *backend = Backend::at(address.parse()?);
             }
             other => bail!("not an order: {other:?}"),
         }
@@ -75,22 +94,13 @@ impl Relay {
         self.backends.lock().expect("no holder of this lock panics")
     }
 
-    /// One that is not left alone, in turn; else any.
-    fn choose(&self) -> (usize, SocketAddr) {
+    /// All of them, in the order in which this connection tries them: first those that answer checks, beginning with whose turn it is.
+    fn order(&self) -> Vec<(usize, SocketAddr)> {
         let backends = self.lock();
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let turn = |at: usize| (first + at) % backends.len();
-        let now = Instant::now();
-        let answers = |number: &usize| backends[*number].alone_until.is_none_or(|until| until <= now);
-        let number = (0..backends.len()).map(turn).find(answers).unwrap_or(turn(0));
-        (number, backends[number].address)
-    }
-
-    fn leave_alone(&self, number: usize, address: SocketAddr) {
-        let mut backends = self.lock();
-        if backends[number].address == address {
-            backends[number].alone_until = Some(Instant::now() + LEFT_ALONE);
-        }
+        let turns = (0..backends.len()).map(|at| (first + at) % backends.len());
+        let (well, ill): (Vec<usize>, Vec<usize>) = turns.partition(|at| backends[*at].failed < FAILS_MAX);
+        well.into_iter().chain(ill).map(|at| (at, backends[at].address)).collect()
     }
 
     /// Whether what stands at this address is cut off; what stood there before is gone, and its connections with it.
@@ -99,46 +109,58 @@ impl Relay {
         backends[number].cut && backends[number].address == address
     }
 
-    async fn pass(self, node: TcpStream) -> std::io::Result<()> {
-        let (number, address) = self.choose();
-        let connected = match self.is_cut(number, address) {
+    async fn connect(&self, number: usize, address: SocketAddr) -> Option<TcpStream> {
+        if self.is_cut(number, address) {
             // Nothing comes back at all.
-            true => {
-                tokio::time::sleep(ANSWERS_WITHIN).await;
-                None
+            tokio::time::sleep(CONNECTS_WITHIN).await;
+            return None;
+        }
+        tokio::time::timeout(CONNECTS_WITHIN, TcpStream::connect(address)).await.ok()?.ok()
+    }
+
+    async fn check(self, number: usize, checker: &nodes::Dialer) -> std::io::Result<()> {
+        let mut every = tokio::time::interval(CHECK_EVERY);
+        loop {
+            every.tick().await;
+            let address = self.lock()[number].address;
+            let handshake = async {
+                match self.connect(number, address).await {
+                    Some(tcp) => checker.shake(tcp).await.is_ok(),
+                    None => false,
+                }
+            };
+            let answers = tokio::time::timeout(CHECK_WITHIN, handshake).await.unwrap_or(false);
+            let backend = &mut self.lock()[number];
+            if backend.address == address {
+                backend.failed = if answers { 0 } else { backend.failed + 1 };
             }
-            false => TcpStream::connect(address).await.ok(),
-        };
-        let Some(gateway) = connected else {
-            self.leave_alone(number, address);
-            return Ok(());
-        };
+        }
+    }
+
+    async fn pass(self, node: TcpStream) -> std::io::Result<()> {
+        for (number, address) in self.order() {
+            if let Some(gateway) = self.connect(number, address).await {
+                return self.carry(number, address, node, gateway).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry(
+        &self,
+        number: usize,
+        address: SocketAddr,
+        node: TcpStream,
+        gateway: TcpStream,
+    ) -> std::io::Result<()> {
         node.set_nodelay(true)?;
         gateway.set_nodelay(true)?;
         let (mut from_node, mut to_node) = node.into_split();
         let (mut from_gateway, mut to_gateway) = gateway.into_split();
-        let mut first = vec![0; BUFFER_BYTES];
-        let there = async {
-            let asked = from_node.read(&mut first).await?;
-            to_gateway.write_all(&first[..asked]).await?;
-            self.copy(number, address, &mut from_node, &mut to_gateway).await
-        };
-        let back = async {
-            let mut first = vec![0; BUFFER_BYTES];
-            match tokio::time::timeout(ANSWERS_WITHIN, from_gateway.read(&mut first)).await {
-                Ok(answered) => to_node.write_all(&first[..answered?]).await?,
-                Err(_) => {
-                    self.leave_alone(number, address);
-                    return Ok(());
-                }
-            }
-            drop(first);
-            self.copy(number, address, &mut from_gateway, &mut to_node).await
-        };
         // Either end ends both.
         tokio::select! {
-            ended = there => ended,
-            ended = back => ended,
+            ended = self.copy(number, address, &mut from_node, &mut to_gateway) => ended,
+            ended = self.copy(number, address, &mut from_gateway, &mut to_node) => ended,
         }
     }
 
@@ -150,7 +172,7 @@ impl Relay {
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
     ) -> std::io::Result<()> {
-        let mut buffer = vec![0; 1024];
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let read = from.read(&mut buffer).await?;
             while self.is_cut(number, address) {

@@ -27,6 +27,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
+use uuid::Uuid;
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::node_frame::Frame as In;
 use wire::proto::agent::{GatewayFrame, Heartbeat, Hello, NodeFrame};
@@ -103,7 +104,7 @@ impl Node {
         bare: bool,
     ) -> anyhow::Result<Self> {
         let node_id = node.node_id;
-        let mut tls = dial(address, config(node.identity, serving)?).await?;
+        let mut tls = dial(address, config(Some(node.identity), serving)?).await?;
         if bare {
             let mut in_it = [0];
             tls.read_exact(&mut in_it).await?;
@@ -128,17 +129,21 @@ impl Node {
     }
 }
 
-fn config(identity: TlsIdentity, serving: &CertificateAuthority) -> anyhow::Result<Arc<ClientConfig>> {
+fn config(
+    identity: Option<TlsIdentity>,
+    serving: &CertificateAuthority,
+) -> anyhow::Result<Arc<ClientConfig>> {
     let clock = SystemClock::new();
     Ok(client_config(&ClientOptions {
         serving_ca_pins: vec![serving.pin()],
         known_cas: vec![],
-        identity: Some(identity),
+        identity,
         clock: TlsClock::new(move || clock.now()),
     })?)
 }
 
 /// A node that can connect, again and again.
+#[derive(Clone)]
 pub struct Dialer {
     node_id: NodeId,
     config: Arc<ClientConfig>,
@@ -146,7 +151,17 @@ pub struct Dialer {
 
 impl Dialer {
     pub fn new(node: identities::Node, serving: &CertificateAuthority) -> anyhow::Result<Self> {
-        Ok(Self { node_id: node.node_id, config: config(node.identity, serving)? })
+        Ok(Self { node_id: node.node_id, config: config(Some(node.identity), serving)? })
+    }
+
+    /// Somebody without a certificate, who can shake hands and no more.
+    pub fn stranger(at: Timestamp) -> anyhow::Result<Self> {
+        let serving = identities::serving_ca(at)?;
+        Ok(Self { node_id: NodeId::from_uuid(Uuid::nil()), config: config(None, &serving)? })
+    }
+
+    pub async fn shake(&self, tcp: TcpStream) -> anyhow::Result<TlsStream<TcpStream>> {
+        shake(tcp, self.config.clone()).await
     }
 
     /// To its Welcome.
@@ -157,7 +172,10 @@ impl Dialer {
 }
 
 async fn dial(address: SocketAddr, config: Arc<ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
-    let tcp = TcpStream::connect(address).await?;
+    shake(TcpStream::connect(address).await?, config).await
+}
+
+async fn shake(tcp: TcpStream, config: Arc<ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
     tcp.set_nodelay(true)?;
     Ok(TlsConnector::from(config).connect(ServerName::try_from("127.0.0.1")?, tcp).await?)
 }
