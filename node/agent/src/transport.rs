@@ -33,9 +33,11 @@ const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// A join or renewal signs a certificate and writes a few rows.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// HTTP/2 pings keep NAT entries; whether the gateway is alive is told by heartbeats.
-const PING_INTERVAL: Duration = Duration::from_secs(20);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Of silence, after which the gateway is asked for a sign of life by an HTTP/2 ping, and how long it has to give one. One that stands
+/// still or is cut off is left for another within eleven seconds. A little over half of a heartbeat's interval: one ping between two
+/// heartbeats, and no second one beside the next. A proxy may answer pings by itself, so heartbeats find out too, if later.
+const PING_INTERVAL: Duration = Duration::from_secs(6);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the gateway is.
 #[derive(Debug, Clone, PartialEq, Eq)]
