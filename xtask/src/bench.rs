@@ -98,6 +98,14 @@ const BENCHES: &[Bench] = &[
         long: &[],
     },
     Bench {
+        name: "active",
+        what: "from the call that creates a reservation to the commit that makes it active, with 1,000 agents",
+        how: How::Bench { programs: &["better-compute", "bcd"] },
+        minutes: 4,
+        short: &[],
+        long: &[],
+    },
+    Bench {
         name: "recovery",
         what: "how long nodes are without a session when their gateway is killed, stands still or is cut off",
         how: How::Bench { programs: &[] },

@@ -3,6 +3,7 @@
 //! Each alternates what is ours with the bound it approaches, in one run on one machine: disks and processors differ so much
 //! that only the ratio of two figures taken together says something.
 
+mod active;
 mod gateways;
 mod idle;
 mod journal;
@@ -34,6 +35,8 @@ enum Bench {
     Dispatch(gateways::dispatch::Args),
     /// How long a node is without a session when its gateway is killed, stands still, or is cut off.
     Recovery(gateways::recovery::Args),
+    /// From the call that creates a reservation to the commit that makes it active, with the daemon's agents.
+    Active(active::Args),
     /// What an idle daemon takes, beside a program that only holds a connection.
     Idle(idle::Args),
     /// A process that another benchmark starts.
@@ -52,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Storm(args) => gateways::storm::run(&args),
         Bench::Dispatch(args) => gateways::dispatch::run(&args),
         Bench::Recovery(args) => gateways::recovery::run(&args),
+        Bench::Active(args) => active::run(&args),
         Bench::Idle(args) => idle::run(&args),
         Bench::Part(part) => part.run(),
     }

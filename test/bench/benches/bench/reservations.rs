@@ -15,7 +15,7 @@ use store::embedded::Embedded;
 use crate::plane::Plane;
 
 mod bound;
-mod database;
+pub mod database;
 mod load;
 mod machines;
 mod spent;
