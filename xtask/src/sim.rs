@@ -27,9 +27,12 @@ pub struct Args {
     /// Tells what happens in the run of one seed.
     #[arg(long)]
     tell: bool,
-    /// Switches one fault in the code on; it passes when an invariant catches it.
+    /// Switches one fault in the code on; it passes when an invariant catches it. With a scenario or `--tell`, that is played.
     #[arg(long)]
     mutant: Option<String>,
+    /// With a mutant: prints the shortest scenario that shows it, and how to play it again.
+    #[arg(long)]
+    shrink: bool,
     /// Every mutant, one after the other.
     #[arg(long)]
     mutants: bool,
@@ -62,8 +65,10 @@ pub fn run(sim: &Args) -> anyhow::Result<()> {
     if let Some(name) = &sim.mutant {
         command.arg("--mutant").arg(name);
     }
-    if sim.tell {
-        command.arg("--tell");
+    for (flag, is_set) in [("--tell", sim.tell), ("--shrink", sim.shrink)] {
+        if is_set {
+            command.arg(flag);
+        }
     }
     run::must(&mut command)
 }

@@ -10,6 +10,7 @@ pub mod map;
 pub mod paths;
 pub mod proto;
 pub mod spec;
+pub mod versions;
 
 use prost::Message;
 

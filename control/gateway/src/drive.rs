@@ -87,6 +87,7 @@ impl Driven {
             lease: registered.lease,
             terms: Terms {
                 gateway_id: config.gateway_id,
+                versions: config.versions,
                 heartbeat: config.timing.heartbeat,
                 hello_within: config.timing.hello_within,
             },

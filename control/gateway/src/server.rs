@@ -15,6 +15,7 @@ use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use wire::versions::Versions;
 
 use crate::admission::{Admission, Each};
 use crate::body::HelloBudget;
@@ -116,6 +117,8 @@ pub struct GatewayConfig {
     /// Sessions taken per second, and how many at one instant.
     pub sessions_per_second: u32,
     pub sessions_burst: u32,
+    /// Protocol versions spoken to nodes: those of this build.
+    pub versions: Versions,
     pub timing: Timing,
 }
 
@@ -128,6 +131,7 @@ impl GatewayConfig {
             handshakes_max: 512,
             sessions_per_second: 500,
             sessions_burst: 1_000,
+            versions: Versions::SPOKEN,
             timing: Timing::default(),
         }
     }
@@ -292,6 +296,7 @@ impl Gateway {
             lease: registered.lease,
             terms: Terms {
                 gateway_id: shared.config.gateway_id,
+                versions: shared.config.versions,
                 heartbeat: shared.config.timing.heartbeat,
                 hello_within: shared.config.timing.hello_within,
             },

@@ -19,6 +19,7 @@ use model::{CommandId, GatewayId, JournalId, Lane, NodeId, Timestamp};
 use wire::inventory::SectionName;
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::{GatewayFrame, NodeFrame, Refusal};
+use wire::versions::Versions;
 
 mod credits;
 mod hashes;
@@ -56,6 +57,7 @@ pub struct Now {
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     pub gateway_id: GatewayId,
+    pub versions: Versions,
     pub heartbeat: Duration,
     pub hello_within: Duration,
 }
@@ -284,7 +286,7 @@ impl Session {
         match input {
             Input::Frame(frame) => {
                 self.heard = now.monotonic;
-                if let Err(violation) = self.frame(frame, now, effects) {
+                if let Err(violation) = self.frame(frame, terms, now, effects) {
                     self.end(End::Violation(violation), effects);
                 }
             }

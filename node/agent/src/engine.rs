@@ -19,6 +19,7 @@ use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, Site
 use pki::worker::CommandVerifier;
 use pki::{SigningKey, TrustBundle};
 use wire::proto::agent::{GatewayFrame, Pressure};
+use wire::versions::Versions;
 
 use crate::acceptance;
 use crate::clock::{self, Now, ServerClock};
@@ -77,6 +78,8 @@ pub struct EngineParts {
     pub loaded: Loaded,
     pub handled: Vec<CommandKind>,
     pub validators: Vec<Validator>,
+    /// Protocol versions spoken to gateways.
+    pub versions: Versions,
     pub rng: Arc<dyn Rng>,
 }
 
@@ -136,6 +139,7 @@ pub struct Engine {
     journal: Journal,
     handled: Vec<CommandKind>,
     validators: Vec<Validator>,
+    versions: Versions,
     rng: Arc<dyn Rng>,
 
     clock: ServerClock,
@@ -180,6 +184,7 @@ impl Engine {
             journal,
             handled: parts.handled,
             validators: parts.validators,
+            versions: parts.versions,
             rng: parts.rng,
             clock: ServerClock::default(),
             session: Session::new(),

@@ -217,6 +217,7 @@ fn engine_parts(parts: &AgentParts, identity: &Identity, now: Now) -> Result<Eng
         loaded: parts.journal.load()?,
         handled: parts.kinds.iter().map(|handler| handler.kind()).collect(),
         validators: parts.convergers.iter().filter_map(|converger| converger.validator()).collect(),
+        versions: wire::versions::Versions::SPOKEN,
         rng: parts.rng.clone(),
     })
 }

@@ -5,8 +5,8 @@ use kit::mutant;
 use model::{CommandId, JournalId, NodeId};
 use wire::inventory::SectionName;
 use wire::limits::{HELLO_COMMANDS_MAX, SPEC_BODY_BYTES_MAX};
-use wire::paths::{PROTOCOL_MAX, PROTOCOL_MIN};
 use wire::proto::agent::{CommandState, Hello};
+use wire::versions::Versions;
 
 use super::hashes::Hashes;
 use super::report::{self, SIGNATURE_BYTES_MAX};
@@ -36,24 +36,28 @@ pub(super) struct Greeting {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     WrongNode,
-    UpgradeRequired,
+    /// There is no common version; these are the node's.
+    UpgradeRequired(Versions),
     Bad(&'static str),
 }
 
-/// Reads a Hello that came over a connection with `node_id`'s certificate.
+/// Reads a Hello that came over a connection with `node_id`'s certificate to a gateway that speaks these versions.
 pub(super) fn parse(
     hello: Hello,
     node_id: NodeId,
     cert_serial: &str,
+    spoken: Versions,
 ) -> Result<(HelloFacts, Greeting), Refused> {
     // Whom it is from comes first: nothing else of a stranger's Hello is worth an answer.
     if hello.node_id != node_id.to_string() && !mutant::on("gateway.hello-of-any-node") {
         return Err(Refused::WrongNode);
     }
-    let protocol = PROTOCOL_MAX.min(hello.protocol_max);
-    if protocol < PROTOCOL_MIN.max(hello.protocol_min) && !mutant::on("gateway.any-version") {
-        return Err(Refused::UpgradeRequired);
-    }
+    let theirs = Versions { min: hello.protocol_min, max: hello.protocol_max };
+    let protocol = match spoken.common(theirs) {
+        Some(common) => common,
+        None if mutant::on("gateway.any-version") => spoken.max,
+        None => return Err(Refused::UpgradeRequired(theirs)),
+    };
     bound(hello.agent_version.len() <= VERSION_BYTES_MAX, "agent_version")?;
     bound(!hello.boot_id.is_empty() && hello.boot_id.len() <= NAME_BYTES_MAX, "boot_id")?;
     bound(hello.applied_spec_hash.len() <= NAME_BYTES_MAX, "applied_spec_hash")?;

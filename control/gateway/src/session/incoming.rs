@@ -4,7 +4,6 @@ use kernel::ports::delivery::SessionKey;
 use kit::mutant;
 use model::lifecycle::CommandEvent;
 use prost::Message;
-use wire::paths::PROTOCOL_MIN;
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::node_frame::Frame as In;
 use wire::proto::agent::{
@@ -13,12 +12,13 @@ use wire::proto::agent::{
 };
 
 use super::hello::{self, MAP_ENTRIES_MAX};
-use super::{Effect, Now, Phase, Request, Session, Violation, report, send, wire_ms};
+use super::{Effect, Now, Phase, Request, Session, Terms, Violation, report, send, wire_ms};
 
 impl Session {
     pub(super) fn frame(
         &mut self,
         frame: NodeFrame,
+        terms: &Terms,
         now: Now,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
@@ -32,7 +32,7 @@ impl Session {
         let key = match (&self.phase, self.key) {
             (Phase::Greeting, _) => {
                 match frame {
-                    In::Hello(hello) => self.hello(hello, effects),
+                    In::Hello(hello) => self.hello(hello, terms, effects),
                     _ => self.refuse("bad_hello", "the first frame must be a Hello", effects),
                 }
                 return Ok(());
@@ -61,9 +61,9 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn hello(&mut self, hello: Hello, effects: &mut Vec<Effect>) {
+    pub(super) fn hello(&mut self, hello: Hello, terms: &Terms, effects: &mut Vec<Effect>) {
         let claimed: String = hello.node_id.chars().filter(|c| !c.is_control()).take(64).collect();
-        match hello::parse(hello, self.peer.node_id, &self.peer.cert_serial) {
+        match hello::parse(hello, self.peer.node_id, &self.peer.cert_serial, terms.versions) {
             Ok((facts, greeting)) => {
                 self.request(Request::Open(Box::new(facts)), effects);
                 self.phase = Phase::Opening(Box::new(greeting));
@@ -76,9 +76,9 @@ impl Session {
                 );
                 self.refuse("wrong_node", "the Hello names another node than the certificate", effects);
             }
-            Err(hello::Refused::UpgradeRequired) => {
-                let message =
-                    format!("no common protocol version: this gateway speaks {PROTOCOL_MIN} and later");
+            Err(hello::Refused::UpgradeRequired(theirs)) => {
+                let spoken = terms.versions;
+                let message = format!("this gateway speaks protocol {spoken}, and the node {theirs}");
                 self.refuse("upgrade_required", &message, effects);
             }
             Err(hello::Refused::Bad(field)) => {

@@ -19,6 +19,7 @@ const JOURNAL: JournalId = JournalId::from_uuid(Uuid::from_u128(8));
 const CERT_ENDS: Timestamp = Timestamp::from_millis(1_772_409_600_000);
 const TERMS: Terms = Terms {
     gateway_id: GatewayId::from_uuid(Uuid::from_u128(1)),
+    versions: Versions::SPOKEN,
     heartbeat: Duration::from_secs(10),
     hello_within: Duration::from_secs(10),
 };
@@ -299,7 +300,7 @@ fn what_a_hello_says_is_cleaned_and_known_names_only() {
         command_id: command(1).command_id.to_string(),
         state: CommandState::Running.into(),
     }];
-    let (facts, _) = hello::parse(greeting, NODE, "ab").unwrap();
+    let (facts, _) = hello::parse(greeting, NODE, "ab", Versions::SPOKEN).unwrap();
     assert_eq!(facts.boot_id, "boot  1");
     assert_eq!(facts.inventory_hashes.keys().collect::<Vec<_>>(), ["cpu"]);
     assert_eq!(facts.in_flight, [(command(1).command_id, InFlight::Running)]);

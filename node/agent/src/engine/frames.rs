@@ -6,7 +6,6 @@ use kit::mutant;
 use model::condition::Severity;
 use pki::SignedMessage;
 use wire::limits::{FRAME_BYTES_MAX, HELLO_COMMANDS_MAX};
-use wire::paths::{PROTOCOL_MAX, PROTOCOL_MIN};
 use wire::proto::agent::gateway_frame::Frame;
 use wire::proto::agent::node_frame::Frame as NodeFrame;
 use wire::proto::agent::{
@@ -52,8 +51,8 @@ impl Engine {
         let results = self.hello_results(room);
         let hello = Hello {
             node_id: self.node.node_id.to_string(),
-            protocol_min: PROTOCOL_MIN,
-            protocol_max: PROTOCOL_MAX,
+            protocol_min: self.versions.min,
+            protocol_max: self.versions.max,
             agent_version: self.node.agent_version.clone(),
             journal_id: self.journal.id().to_string(),
             incarnation_id: self.journal.incarnation().to_string(),
@@ -117,8 +116,7 @@ impl Engine {
     }
 
     fn welcome(&mut self, welcome: Welcome, now: Now) {
-        let spoken = (PROTOCOL_MIN..=PROTOCOL_MAX).contains(&welcome.protocol);
-        if !spoken && !mutant::on("agent.any-version") {
+        if !self.versions.contain(welcome.protocol) && !mutant::on("agent.any-version") {
             return self.hang_up("the gateway speaks no protocol version of ours", now);
         }
         let mark = self.journal.marks().server_time_ms;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use sim::protocol::explore::{self, Tally, Until};
 use sim::protocol::invariants::Violation;
+use sim::protocol::kinds;
 use sim::protocol::mutants::{self, Mutant};
 use sim::protocol::run::{Outcome, run};
 use sim::protocol::scenario::Scenario;
@@ -31,9 +32,13 @@ struct Args {
     /// Tells what happens in the run of `--seed`.
     #[arg(long)]
     tell: bool,
-    /// Switches a fault in the code on: the run passes when an invariant catches it.
+    /// Switches a fault in the code on. Alone, the run passes when an invariant catches it; with a scenario or `--tell`, that is
+    /// what is played.
     #[arg(long)]
     mutant: Option<String>,
+    /// With a mutant: prints the shortest scenario that shows it, and how to play it again.
+    #[arg(long)]
+    shrink: bool,
     /// Names every mutant, one a line.
     #[arg(long)]
     list_mutants: bool,
@@ -46,7 +51,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(name) = &args.mutant {
-        return mutate(name, &args);
+        let Some(mutant) = mutants::find(name) else { return fail(&format!("no mutant {name:?}")) };
+        if let Err(other) = kit::mutant::choose(mutant.name) {
+            return fail(&format!("{other:?} was chosen before"));
+        }
+        if args.scenario.is_none() && !args.tell {
+            return mutate(mutant, &args);
+        }
     }
     if let Some(path) = &args.scenario {
         let text = match std::fs::read_to_string(path) {
@@ -97,13 +108,26 @@ fn many(args: &Args) -> ExitCode {
         println!("no invariant broken; {} seeds gave the same bytes twice", again.0.runs);
         return ExitCode::SUCCESS;
     };
-    println!("\nseed {}: {violation}\n", scenario.seed);
-    let small = shrink(&scenario, violation.invariant);
-    println!("# cargo xtask sim --scenario FILE, with FILE:\n{small}");
-    if let Some(violation) = run(&small, false).violation {
-        println!("# {violation}");
-    }
+    println!("\nseed {}: {violation}", scenario.seed);
+    explain(&scenario, &violation, "");
     ExitCode::FAILURE
+}
+
+/// Shrinks what broke an invariant, and says what is left of it and how to see it again.
+fn explain(scenario: &Scenario, violation: &Violation, flags: &str) {
+    let small = shrink(scenario, violation.invariant);
+    let text = match run(&small, false).violation {
+        Some(same) => format!("# {}\n{small}", same.to_string().replace('\n', "\n# ")),
+        None => small.to_string(),
+    };
+    let file = std::env::temp_dir().join(format!("sim-{}-{}.txt", violation.invariant.name(), scenario.seed));
+    println!("\n{text}");
+    match std::fs::write(&file, &text) {
+        Ok(()) => println!("cargo xtask sim{flags} --scenario {}", file.display()),
+        Err(err) => {
+            println!("failed to write {}: {err}; cargo xtask sim{flags} --scenario FILE", file.display())
+        }
+    }
 }
 
 fn report(tally: &Tally) {
@@ -119,7 +143,7 @@ fn report(tally: &Tally) {
     );
     println!("{} faults a minute; transcripts {:016x}", tally.faults_per_minute(), tally.hash);
     println!("commands: {:?}", tally.fates);
-    println!("faults:   {:?}", tally.hits);
+    print!("faults that hit something:\n{}", kinds::table(&tally.hits));
 }
 
 fn tell(scenario: &Scenario) -> ExitCode {
@@ -136,13 +160,13 @@ fn tell(scenario: &Scenario) -> ExitCode {
 }
 
 /// Success when an invariant that the table names catches the fault.
-fn mutate(name: &str, args: &Args) -> ExitCode {
-    let Some(mutant) = mutants::find(name) else { return fail(&format!("no mutant {name:?}")) };
-    if let Err(other) = kit::mutant::choose(mutant.name) {
-        return fail(&format!("{other:?} was chosen before"));
-    }
+fn mutate(mutant: &Mutant, args: &Args) -> ExitCode {
+    let name = mutant.name;
     for (file, scenario) in named_scenarios() {
         if let Some(violation) = run(&scenario, false).violation {
+            if args.shrink {
+                explain(&scenario, &violation, &format!(" --mutant {name}"));
+            }
             return caught(mutant, &violation, &format!("in {file}"));
         }
     }
@@ -151,6 +175,9 @@ fn mutate(name: &str, args: &Args) -> ExitCode {
         println!("{name}: SURVIVED {} seeds and {} faults", tally.runs, tally.faults);
         return ExitCode::FAILURE;
     };
+    if args.shrink {
+        explain(&scenario, &violation, &format!(" --mutant {name}"));
+    }
     let found = format!("at seed {} after {} seeds and {} faults", scenario.seed, tally.runs, tally.faults);
     caught(mutant, &violation, &found)
 }

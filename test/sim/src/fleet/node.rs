@@ -165,6 +165,7 @@ impl SimNode {
                 loaded: self.journal.load().expect("memory loads"),
                 handled: parts.kinds.iter().map(|handler| handler.kind()).collect(),
                 validators: parts.convergers.iter().filter_map(|converger| converger.validator()).collect(),
+                versions: wire::versions::Versions::SPOKEN,
                 rng: self.rng.clone(),
             },
             now,

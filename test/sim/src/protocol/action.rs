@@ -150,6 +150,18 @@ words! {
 }
 
 words! {
+    /// A release of the daemon, or of the gateway, against the one that this is.
+    Release {
+        /// Before the oldest one this one still talks to.
+        Below = "n-3",
+        OlderTwo = "n-2",
+        Older = "n-1",
+        Current = "n",
+        Next = "n+1",
+    }
+}
+
+words! {
     /// What a spec does about a hold.
     Hold { Held = "held", Released = "released", Dropped = "dropped", }
 }
@@ -224,6 +236,12 @@ pub enum Action {
     KillGateway {
         gateway: usize,
     },
+    /// A gateway's process dies in a call of the store, the `skip`th from now: `done` when the call was carried out.
+    CrashGateway {
+        gateway: usize,
+        skip: u32,
+        done: bool,
+    },
     Pause {
         gateway: usize,
         lasts: u64,
@@ -257,6 +275,15 @@ pub enum Action {
         node: usize,
         version: Version,
     },
+    /// A node's daemon is replaced by one of another release.
+    NodeRelease {
+        node: usize,
+        release: Release,
+    },
+    GatewayRelease {
+        gateway: usize,
+        release: Release,
+    },
 }
 
 impl Action {
@@ -278,6 +305,7 @@ impl Action {
             Action::Cut { .. } => "cut",
             Action::Delay { .. } => "delay",
             Action::KillGateway { .. } => "kill-gateway",
+            Action::CrashGateway { .. } => "crash-gateway",
             Action::Pause { .. } => "pause",
             Action::Suspend { .. } => "suspend",
             Action::Drain { .. } => "drain",
@@ -286,6 +314,8 @@ impl Action {
             Action::HostileGateway { .. } => "hostile-gateway",
             Action::HostileNode { .. } => "hostile-node",
             Action::Speaks { .. } => "speaks",
+            Action::NodeRelease { .. } => "node-release",
+            Action::GatewayRelease { .. } => "gateway-release",
         }
     }
 }
@@ -315,6 +345,9 @@ impl fmt::Display for Action {
             }
             Action::Cut { node, keep } => write!(f, " node={node} keep={keep}"),
             Action::Delay { node, way, by } => write!(f, " node={node} way={} by={by}", way.name()),
+            Action::CrashGateway { gateway, skip, done } => {
+                write!(f, " gateway={gateway} skip={skip} done={done}")
+            }
             Action::KillGateway { gateway } | Action::Drain { gateway } => write!(f, " gateway={gateway}"),
             Action::Pause { gateway, lasts } | Action::Suspend { gateway, lasts } => {
                 write!(f, " gateway={gateway} lasts={lasts}")
@@ -324,6 +357,10 @@ impl fmt::Display for Action {
             Action::HostileGateway { node, does } => write!(f, " node={node} does={}", does.name()),
             Action::HostileNode { node, says } => write!(f, " node={node} says={}", says.name()),
             Action::Speaks { node, version } => write!(f, " node={node} version={}", version.name()),
+            Action::NodeRelease { node, release } => write!(f, " node={node} release={}", release.name()),
+            Action::GatewayRelease { gateway, release } => {
+                write!(f, " gateway={gateway} release={}", release.name())
+            }
         }
     }
 }
@@ -406,6 +443,11 @@ pub fn parse(line: &str) -> Result<Action, String> {
             Action::Delay { node: w.number("node")?, way: w.word("way", Way::parse)?, by: w.number("by")? }
         }
         "kill-gateway" => Action::KillGateway { gateway: w.number("gateway")? },
+        "crash-gateway" => Action::CrashGateway {
+            gateway: w.number("gateway")?,
+            skip: w.number("skip")?,
+            done: w.number("done")?,
+        },
         "pause" => Action::Pause { gateway: w.number("gateway")?, lasts: w.number("lasts")? },
         "suspend" => Action::Suspend { gateway: w.number("gateway")?, lasts: w.number("lasts")? },
         "drain" => Action::Drain { gateway: w.number("gateway")? },
@@ -416,6 +458,13 @@ pub fn parse(line: &str) -> Result<Action, String> {
         }
         "hostile-node" => Action::HostileNode { node: w.number("node")?, says: w.word("says", Lie::parse)? },
         "speaks" => Action::Speaks { node: w.number("node")?, version: w.word("version", Version::parse)? },
+        "node-release" => {
+            Action::NodeRelease { node: w.number("node")?, release: w.word("release", Release::parse)? }
+        }
+        "gateway-release" => Action::GatewayRelease {
+            gateway: w.number("gateway")?,
+            release: w.word("release", Release::parse)?,
+        },
         other => return Err(format!("{other:?} is no action")),
     };
     words.done()?;

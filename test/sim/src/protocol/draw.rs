@@ -24,6 +24,7 @@ pub enum For {
     Batch,
     Worker,
     Hostile,
+    Restore,
 }
 
 #[derive(Debug, Clone, Copy)]

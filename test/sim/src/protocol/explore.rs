@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::action::{Action, Hold, How, Lie, Point, Treason, Version, Way};
+use super::action::{Action, Hold, How, Lie, Point, Release, Treason, Version, Way};
 use super::draw::Dice;
 use super::invariants::Violation;
 use super::run::{Outcome, run};
@@ -94,13 +94,18 @@ fn fault(dice: &mut Dice, nodes: usize, gateways: usize) -> Action {
         },
         41..46 => Action::Cut { node, keep: dice.below(4) as usize },
         46..49 => Action::Delay { node, way: dice.of(Way::ALL), by: dice.of(&[50, 1_000, 8_000, 28_000]) },
-        49..51 => Action::KillGateway { gateway },
+        49 => Action::KillGateway { gateway },
+        50 => {
+            Action::CrashGateway { gateway, skip: dice.of(&[0, 1, 2, 5, 11, 20]), done: dice.below(2) == 0 }
+        }
         51 => Action::Suspend { gateway, lasts: dice.of(&[2_000, 9_000, 14_000, 40_000]) },
         52 => Action::Pause { gateway, lasts: dice.of(&[2_000, 9_000, 14_000, 40_000]) },
         53..54 => Action::Drain { gateway },
         54..60 => Action::Database { calls: dice.of(&[1, 1, 2, 5]), done: dice.below(2) == 0 },
         60..61 => Action::Workers { lasts: dice.between(1_000, 60_000) },
-        61..84 => Action::HostileGateway { node, does: dice.of(Treason::ALL) },
+        61 => Action::NodeRelease { node, release: dice.of(Release::ALL) },
+        62 if dice.below(2) == 0 => Action::GatewayRelease { gateway, release: dice.of(Release::ALL) },
+        62..84 => Action::HostileGateway { node, does: dice.of(Treason::ALL) },
         84..95 => Action::HostileNode { node, says: dice.of(Lie::ALL) },
         _ => Action::Speaks { node, version: dice.of(Version::ALL) },
     }

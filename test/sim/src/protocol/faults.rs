@@ -2,13 +2,17 @@
 
 use model::AllocationId;
 
-use super::action::{Action, How, Way};
+use super::action::{Action, How, Release, Way};
 use super::clock::{MILLI, Micros, SECOND};
+use super::draw::For;
 use super::invariants::Invariant;
 use super::network::Packet;
 use super::nodes::Trap;
 use super::plane::keys;
 use super::world::{Heal, World};
+
+/// How often a worker looks for specs of an epoch that is over.
+const SIGN_AGAIN_PERIOD: Micros = 10 * SECOND;
 
 impl World {
     /// Something happens. A node or gateway that is not there is left alone.
@@ -106,6 +110,13 @@ impl World {
                     self.kill_gateway(g);
                 }
             }
+            Action::CrashGateway { gateway: g, skip, done } => {
+                if let Some(g) = gateway(*g)
+                    && let Some(id) = self.gateways[g].id
+                {
+                    self.store.crash(id, *skip, *done);
+                }
+            }
             Action::Pause { gateway: g, lasts } => {
                 if let Some(g) = gateway(*g)
                     && self.gateways[g].is_up()
@@ -150,6 +161,16 @@ impl World {
                     self.speaks(n, *version);
                 }
             }
+            Action::NodeRelease { node: n, release } => {
+                if let Some(n) = node(*n) {
+                    self.node_release(n, *release);
+                }
+            }
+            Action::GatewayRelease { gateway: g, release } => {
+                if let Some(g) = gateway(*g) {
+                    self.gateway_release(g, *release);
+                }
+            }
         }
     }
 
@@ -170,17 +191,38 @@ impl World {
         }
     }
 
-    /// The process is gone; its host tells the nodes.
+    fn node_release(&mut self, n: usize, release: Release) {
+        if std::mem::replace(&mut self.nodes[n].release, release) != release
+            && self.nodes[n].process.is_some()
+        {
+            self.hit("node-release");
+            self.die(n, How::Kill, false);
+        }
+    }
+
+    fn gateway_release(&mut self, g: usize, release: Release) {
+        if std::mem::replace(&mut self.gateways[g].release, release) != release && self.replace_gateway(g) {
+            self.hit("gateway-release");
+        }
+    }
+
     pub fn kill_gateway(&mut self, g: usize) {
+        if self.replace_gateway(g) {
+            self.hit("kill-gateway");
+        }
+    }
+
+    /// The process is gone, and its host tells the nodes; another one follows. False when none ran.
+    pub fn replace_gateway(&mut self, g: usize) -> bool {
         let gateway = &mut self.gateways[g];
         if gateway.running.take().is_none() {
-            return;
+            return false;
         }
         gateway.paused_until = None;
         gateway.id = None;
         gateway.starts_at = Some(self.now + 2 * SECOND);
-        self.hit("kill-gateway");
         self.drop_connections(g);
+        true
     }
 
     /// What a gateway that is gone leaves of its connections.
@@ -205,6 +247,7 @@ impl World {
         self.plane.trust_version += 1;
         let mut bundle = keys().deployment.trust();
         bundle.version = self.plane.trust_version;
+        bundle.deployment_epoch = self.plane.epoch;
         let signed = bundle.sign(&keys().deployment.join_signing).encode();
         self.delivery.put_trust_bundle(self.plane.trust_version, signed);
     }
@@ -216,6 +259,25 @@ impl World {
         self.plane.epoch += 1;
         self.delivery.set_deployment_epoch(self.plane.epoch);
         self.hit("restore");
+        let wait = self.draw.between(For::Restore, 0, self.plane.epoch, SECOND, SIGN_AGAIN_PERIOD);
+        self.sign_again_at.get_or_insert(self.now + wait);
+    }
+
+    /// The control plane's pass after a restore: every spec that was signed before it is signed anew, as the next generation of
+    /// its node, and trust is published under the new epoch. A node that has seen the epoch takes nothing of before.
+    pub fn sign_again(&mut self) {
+        if self.workers_until > self.now {
+            self.hit("workers");
+            self.sign_again_at = Some(self.workers_until);
+            return;
+        }
+        self.sign_again_at = None;
+        self.new_trust();
+        for n in 0..self.nodes.len() {
+            if let Some((generation, spec)) = self.plane.signed_again(n) {
+                self.store_spec(n, generation, &spec.bytes);
+            }
+        }
     }
 
     /// Every fault is over. Clocks that were set wrong stay wrong.
@@ -247,6 +309,19 @@ impl World {
         }
         for gateway in &mut self.gateways {
             gateway.paused_until = None;
+        }
+        self.upgrade_all();
+    }
+
+    /// Every gateway is of this release, and so is every daemon that those do not talk to.
+    fn upgrade_all(&mut self) {
+        for g in 0..self.gateways.len() {
+            self.gateway_release(g, Release::Current);
+        }
+        for n in 0..self.nodes.len() {
+            if Release::Current.versions().common(self.nodes[n].release.versions()).is_none() {
+                self.node_release(n, Release::Current);
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use model::GatewayId;
 use tonic::Status;
 use wire::proto::agent::{GatewayFrame, NodeFrame};
 
+use super::action::Release;
 use super::clock::{Micros, SimClock, Time, micros_up};
 use super::draw::Bytes;
 use super::store::Store;
@@ -24,6 +25,7 @@ pub struct Gateway {
     pub slot: usize,
     pub clock: Arc<SimClock>,
     pub skew: i64,
+    pub release: Release,
     pub running: Option<Running>,
     /// Stopped by its host, with everything open, until then.
     pub paused_until: Option<Micros>,
@@ -146,6 +148,7 @@ impl Gateway {
             slot,
             clock: Arc::new(SimClock::new(time)),
             skew: 0,
+            release: Release::Current,
             running: None,
             paused_until: None,
             starts_at: Some(0),
@@ -166,8 +169,10 @@ impl Gateway {
             self.id = Some(agent::testing::nth(number));
         }
         let Some(id) = self.id else { return false };
+        let mut config = GatewayConfig::new(id, "simulated");
+        config.versions = self.release.versions();
         let parts = DrivenParts {
-            config: GatewayConfig::new(id, "simulated"),
+            config,
             store: store.clone(),
             clock: self.clock.clone(),
             rng: Arc::new(Bytes::new(self.processes)),

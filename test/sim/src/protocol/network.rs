@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wire::proto::agent::{GatewayFrame, NodeFrame};
+use wire::versions::Versions;
 
 use super::clock::{MILLI, Micros, SECOND};
 use super::draw::{Draw, For};
@@ -65,6 +66,8 @@ pub struct Connection {
     pub left: bool,
     /// Its gateway was not ours for a while.
     pub hostile: bool,
+    /// The versions that its Hello offered, as the gateway read it.
+    pub offered: Option<Versions>,
 }
 
 #[derive(Default)]
@@ -94,6 +97,7 @@ impl Network {
             down: Pipe::default(),
             left: false,
             hostile: false,
+            offered: None,
         };
         self.connections.insert(self.next, connection);
         self.next

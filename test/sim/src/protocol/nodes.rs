@@ -17,7 +17,7 @@ use wire::proto::agent::{
     AllocationBound, AllocationReleased, DesiredHold, EventClass, NodeSpec, node_report,
 };
 
-use super::action::{How, Point};
+use super::action::{How, Point, Release};
 use super::clock::{Micros, SECOND, micros_up, moment};
 use super::disk::Disk;
 use super::draw::Bytes;
@@ -113,6 +113,8 @@ pub struct Node {
     /// `identity.json` and the key.
     pub kept: Identity,
     pub machine: SharedMachine,
+    /// Of its daemon.
+    pub release: Release,
     pub process: Option<Process>,
     pub starts_at: Option<Micros>,
     pub skew: i64,
@@ -184,17 +186,13 @@ pub fn journal_id(node: usize, journals: u64) -> JournalId {
     agent::testing::journal_id(((node as u128 + 1) << 32) | u128::from(journals))
 }
 
-/// Kinds a node's daemon knows: one of them is of a build that has no log collection.
-pub fn handled(node: usize) -> Vec<CommandKind> {
-    CommandKind::ALL.into_iter().filter(|kind| node != 1 || *kind != CommandKind::LogsCollect).collect()
-}
-
 impl Node {
     pub fn new(index: usize) -> Self {
         Self {
             disk: Arc::new(Disk::new(journal_id(index, 1))),
             kept: keys().identities[index].clone(),
             machine: SharedMachine::default(),
+            release: Release::Current,
             process: None,
             starts_at: Some(0),
             skew: 0,
@@ -242,8 +240,9 @@ impl Node {
             incarnation,
             limits: Limits::default(),
             loaded,
-            handled: handled(index),
+            handled: CommandKind::ALL.into_iter().filter(|kind| self.release.handles(*kind)).collect(),
             validators: Vec::new(),
+            versions: self.release.versions(),
             rng: Arc::new(Bytes::new(seed ^ (number as u64))),
         };
         self.process = Some(Process {

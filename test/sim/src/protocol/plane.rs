@@ -151,11 +151,21 @@ impl Plane {
             Hold::Released => self.holds[node].insert(allocation, false),
             Hold::Dropped => self.holds[node].remove(&allocation),
         };
+        self.sign_next(node)
+    }
+
+    fn sign_next(&mut self, node: usize) -> (u64, SignedSpec) {
         self.newest[node] += 1;
         let generation = self.newest[node];
         self.newest_epoch[node] = self.epoch;
         let spec = self.sign_spec(node, self.epoch, generation);
         (generation, spec)
+    }
+
+    /// The same intent as the next generation, when the newest is of an epoch that is over.
+    pub fn signed_again(&mut self, node: usize) -> Option<(u64, SignedSpec)> {
+        let over = self.newest[node] > 0 && self.newest_epoch[node] < self.epoch;
+        over.then(|| self.sign_next(node))
     }
 
     /// History that a restored database does not know: signed, delivered to nobody here, and known to whoever kept it.

@@ -7,6 +7,7 @@ use model::{CommandKind, Lane};
 
 use super::clock::{MILLI, Micros, SECOND, moment};
 use super::invariants::{CONVERGE_WITHIN, Invariant, SETTLE_SLACK, Violation};
+use super::kinds::FOLLOWS;
 use super::plane::node_id;
 use super::scenario::Scenario;
 use super::world::World;
@@ -40,8 +41,6 @@ pub struct Outcome {
 impl Outcome {
     /// What follows from another fault is told, and not counted as one.
     pub fn faults(&self) -> u64 {
-        const FOLLOWS: [&str; 5] =
-            ["zombie-write", "lost-writes", "torn-record", "truncated", "journal-lost"];
         self.hits.iter().filter(|(name, _)| !FOLLOWS.contains(name)).map(|(_, count)| count).sum()
     }
 }
@@ -65,10 +64,21 @@ fn play(scenario: &Scenario, tell: bool) -> Outcome {
     if tell {
         world.transcript.text = Some(Vec::new());
     }
+    let over = play_lines(&mut world, scenario);
+    play_until(&mut world, over + TAIL);
+    if world.watch.violation.is_none() {
+        world.heal();
+        come_to_rest(&mut world);
+    }
+    finish(world)
+}
+
+/// Plays what happens, and says when the last of it did.
+fn play_lines(world: &mut World, scenario: &Scenario) -> Micros {
     let mut over = 0;
     for (at, action) in &scenario.lines {
         let at = at * MILLI;
-        play_until(&mut world, at);
+        play_until(world, at);
         if world.watch.violation.is_some() {
             break;
         }
@@ -76,12 +86,15 @@ fn play(scenario: &Scenario, tell: bool) -> Outcome {
         world.act(action);
         over = at;
     }
-    play_until(&mut world, over + TAIL);
-    if world.watch.violation.is_none() {
-        world.heal();
-        come_to_rest(&mut world);
-    }
-    finish(world)
+    over
+}
+
+/// The world as it is so long after the start, with what went wrong still wrong.
+pub(super) fn world_after(scenario: &Scenario, until: Micros) -> World {
+    let mut world = World::new(scenario);
+    play_lines(&mut world, scenario);
+    play_until(&mut world, until);
+    world
 }
 
 fn play_until(world: &mut World, until: Micros) {
@@ -140,7 +153,12 @@ fn unrest(world: &World) -> Option<Unrest> {
             by,
         ));
     });
-    open.or_else(|| (0..world.nodes.len()).find_map(|n| node_unrest(world, n).map(Unrest::Node)))
+    let specs = || {
+        let waits = world.sign_again_at.is_some();
+        waits.then(|| Unrest::Node("specs of an epoch that is over are not signed anew".to_owned()))
+    };
+    open.or_else(specs)
+        .or_else(|| (0..world.nodes.len()).find_map(|n| node_unrest(world, n).map(Unrest::Node)))
 }
 
 fn node_unrest(world: &World, n: usize) -> Option<String> {

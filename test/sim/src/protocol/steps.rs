@@ -24,6 +24,7 @@ use super::nodes::{
     COMMIT_ATTEMPTS, Committing, HARDWARE_PERIOD, Wire, Worker, boot_id, hardware, journal_id,
 };
 use super::plane::{keys, node_id};
+use super::skew;
 use super::world::World;
 
 impl World {
@@ -175,6 +176,9 @@ impl World {
             if let Write::Entry(Entry { command_id, stage: Stage::Accepted, .. }) = write {
                 self.watch.accepts(&self.plane, n, *command_id, marks, self.now);
             }
+            if let Write::Entry(Entry { command_id, stage: Stage::Done { update }, .. }) = write {
+                self.watch.refuses(&self.plane, n, node.release, *command_id, update, self.now);
+            }
             if let Write::Marks(raised) = write {
                 marks = marks.max(*raised);
             }
@@ -313,8 +317,13 @@ impl World {
         }
         self.frames += 1;
         self.transcript.frame(self.now, "up", id, &frame);
+        let hello = matches!(frame.frame, Some(Up::Hello(_)));
         for frame in self.hostile.says(n, id, frame, &mut self.hits) {
             self.net.send_up(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
+        }
+        if hello && self.nodes[n].release.sends_new_frames() {
+            let frame = Packet::Frame(Box::new(skew::unknown_frame()));
+            self.net.send_up(id, frame, self.now, self.draw);
         }
     }
 

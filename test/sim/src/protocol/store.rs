@@ -31,6 +31,10 @@ struct Account {
     sessions: BTreeMap<NodeId, (u64, GatewayLease)>,
     /// Answers to come: true for a call that is carried out and whose answer is lost.
     failures: VecDeque<bool>,
+    /// The gateway that dies in a call to come, how many it still makes, and whether that one is carried out.
+    crash: Option<(GatewayId, u32, bool)>,
+    /// The gateway that died, and in which call. It is not known to be dead yet, and does nothing more.
+    crashed: Option<(GatewayId, &'static str)>,
     failed: u64,
     fenced: u64,
     calls: u64,
@@ -40,6 +44,24 @@ struct Account {
 
 fn unavailable<T>() -> Result<T, DeliveryError> {
     Err(DeliveryError::Unavailable("the simulated database does not answer".into()))
+}
+
+/// The name a gateway's death in a call is counted under.
+fn crash_name(call: &str) -> &'static str {
+    match call {
+        "renew" => "gateway-dies-renew",
+        "open_session" => "gateway-dies-open",
+        "heartbeats" => "gateway-dies-heartbeats",
+        "ended" => "gateway-dies-ended",
+        "claim_commands" => "gateway-dies-claim",
+        "cancels" => "gateway-dies-cancels",
+        "apply_updates" => "gateway-dies-updates",
+        "put_events" => "gateway-dies-events",
+        "put_statuses" => "gateway-dies-statuses",
+        "specs_behind" => "gateway-dies-specs-behind",
+        "spec" => "gateway-dies-spec",
+        _ => "gateway-dies-elsewhere",
+    }
 }
 
 impl Store {
@@ -56,8 +78,38 @@ impl Store {
         self.account().failures.extend((0..calls).map(|_| done));
     }
 
+    /// A gateway dies in one of its next calls.
+    pub fn crash(&self, gateway_id: GatewayId, skip: u32, done: bool) {
+        self.account().crash = Some((gateway_id, skip, done));
+    }
+
+    /// The call in which a gateway died, once.
+    pub fn take_crash(&self) -> Option<&'static str> {
+        self.account().crashed.take().map(|(_, call)| call)
+    }
+
     pub fn stop_failing(&self) {
-        self.account().failures.clear();
+        let mut account = self.account();
+        account.failures.clear();
+        account.crash = None;
+    }
+
+    fn is_dead(&self, gateway_id: GatewayId) -> bool {
+        self.account().crashed.is_some_and(|(dead, _)| dead == gateway_id)
+    }
+
+    /// Whether this call is a gateway's last: carried out or not.
+    fn dies_in(&self, what: &'static str, gateway_id: GatewayId) -> Option<bool> {
+        let mut account = self.account();
+        let (_, skip, done) = account.crash.as_mut().filter(|(dying, ..)| *dying == gateway_id)?;
+        if *skip > 0 {
+            *skip -= 1;
+            return None;
+        }
+        let done = *done;
+        account.crash = None;
+        account.crashed = Some((gateway_id, crash_name(what)));
+        Some(done)
     }
 
     /// Calls that failed, and writes that were fenced off, since this was last asked.
@@ -100,7 +152,14 @@ impl Store {
         sessions: &[SessionKey],
         work: impl FnOnce() -> Result<T, DeliveryError>,
     ) -> Delivered<'static, T> {
-        let failure = {
+        if lease.is_some_and(|lease| self.is_dead(lease.gateway_id)) {
+            return Box::pin(futures::future::ready(unavailable()));
+        }
+        let death = lease.and_then(|lease| self.dies_in(what, lease.gateway_id));
+        let failure = if death.is_some() {
+            self.account().calls += 1;
+            death
+        } else {
             let mut account = self.account();
             account.calls += 1;
             let failure = account.failures.pop_front();
@@ -178,6 +237,9 @@ impl DeliveryStore for Store {
     }
 
     fn deregister<'a>(&'a self, lease: GatewayLease) -> Delivered<'a, ()> {
+        if self.is_dead(lease.gateway_id) {
+            return Box::pin(futures::future::ready(unavailable()));
+        }
         self.call("deregister", None, &[], || {
             self.account().leases.remove(&lease.gateway_id);
             at_once(self.delivery.deregister(lease))
@@ -200,6 +262,9 @@ impl DeliveryStore for Store {
     }
 
     fn close_session<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, ()> {
+        if self.is_dead(lease.gateway_id) {
+            return Box::pin(futures::future::ready(unavailable()));
+        }
         // Closing what one held is no harm, also late.
         let stale = !self.is_current(lease, session);
         let sessions = if stale { vec![session] } else { Vec::new() };
@@ -298,6 +363,9 @@ impl DeliveryStore for Store {
         request: InboxRequest,
         patience: Duration,
     ) -> Delivered<'a, InboxAnswer> {
+        if self.is_dead(lease.gateway_id) {
+            return Box::pin(futures::future::ready(unavailable()));
+        }
         // The one that waits: for a worker.
         {
             let mut account = self.account();

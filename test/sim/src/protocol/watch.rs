@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent::journal::{Marks, Stage, Write};
 use gateway::memory::MemoryDelivery;
+use model::command::RejectReason;
 use model::lifecycle::CommandState;
 use model::{CommandId, CommandKind, IncarnationId, JournalId};
 use wire::proto::agent::node_frame::Frame as Up;
 use wire::proto::agent::{CommandState as Wire, CommandUpdate, NodeFrame};
 
+use super::action::Release;
 use super::clock::{Micros, SECOND, moment};
 use super::invariants::{Invariant, Violation};
 use super::nodes::{Node, Worker};
@@ -106,6 +108,9 @@ impl Watch {
                 format!("node {} runs {id}, which nobody signed", n + 1)
             });
         };
+        self.must(node.release.handles(kind), Invariant::Versions, at, || {
+            format!("node {} runs {id}, and release {} has no {}", n + 1, node.release.name(), kind.name())
+        });
         self.must(issued.kind == kind.name(), Invariant::SignedOnly, at, || {
             format!("node {} runs {id} as {}, and {} was signed", n + 1, kind.name(), issued.kind)
         });
@@ -131,6 +136,34 @@ impl Watch {
         let in_lane = running.values().filter(|worker| worker.kind.policy().lane == lane).count();
         self.must(in_lane < lane.workers(), Invariant::Exclusive, at, || {
             format!("{id} starts in lane {} beside {in_lane} others", lane.name())
+        });
+    }
+
+    /// A step wants a command journaled as done. One of a kind that this daemon does not know is refused for that reason, and no
+    /// other is.
+    pub fn refuses(
+        &mut self,
+        plane: &Plane,
+        n: usize,
+        release: Release,
+        id: CommandId,
+        update: &CommandUpdate,
+        at: Micros,
+    ) {
+        let Some(issued) = plane.commands.get(&id).filter(|issued| issued.node == n) else { return };
+        if update.state() != Wire::Rejected || self.lied_about.contains(&id) {
+            return;
+        }
+        let known = CommandKind::parse(&issued.kind).is_some_and(|kind| release.handles(kind));
+        let unsupported = update.reason == RejectReason::Unsupported.name();
+        self.must(unsupported != known, Invariant::Versions, at, || {
+            format!(
+                "node {} of release {} refuses {id} {}: {}",
+                n + 1,
+                release.name(),
+                issued.kind,
+                update.reason
+            )
         });
     }
 

@@ -10,8 +10,10 @@ use gateway::memory::MemoryDelivery;
 use gateway::session::Peer;
 use kernel::ports::delivery::InboxAnswer;
 use pki::Purpose;
+use wire::proto::agent::GatewayFrame;
 use wire::proto::agent::gateway_frame::Frame as Down;
-use wire::proto::agent::{DesiredStateBody, GatewayFrame};
+use wire::proto::agent::node_frame::Frame as Up;
+use wire::versions::Versions;
 
 use super::clock::{MILLI, Micros, SECOND, SimClock, Time, moment};
 use super::draw::{Draw, For};
@@ -22,6 +24,7 @@ use super::network::{Arrival, Network, Packet};
 use super::nodes::{Node, Wire};
 use super::plane::{Plane, keys, node_id};
 use super::scenario::Scenario;
+use super::skew::{self, Met};
 use super::store::Store;
 use super::transcript::Transcript;
 use super::watch::Watch;
@@ -45,6 +48,8 @@ pub struct World {
     pub watch: Watch,
     pub hostile: Hostile,
     pub transcript: Transcript,
+    /// How each node's last Hello was answered.
+    pub met: Vec<Met>,
     /// Faults that hit something, by name.
     pub hits: BTreeMap<&'static str, u64>,
     pub workers_until: Micros,
@@ -53,6 +58,8 @@ pub struct World {
     next_sweep: Micros,
     /// When gateways hear that something may have to go out.
     poke_at: Option<Micros>,
+    /// After a restore, when a worker looks for specs of the epoch before it.
+    pub sign_again_at: Option<Micros>,
     pub heals: BTreeMap<(Micros, u64), Heal>,
     next_heal: u64,
     seen_calls: u64,
@@ -98,11 +105,13 @@ impl World {
             watch: Watch::default(),
             hostile: Hostile::default(),
             transcript: Transcript::default(),
+            met: vec![Met::default(); scenario.nodes],
             hits: BTreeMap::new(),
             workers_until: 0,
             asked_at: None,
             next_sweep: SWEEP_PERIOD,
             poke_at: None,
+            sign_again_at: None,
             heals: BTreeMap::new(),
             next_heal: 0,
             seen_calls: 0,
@@ -138,8 +147,13 @@ impl World {
         for gateway in &self.gateways {
             due = due.min(gateway.deadline());
         }
-        let others =
-            [self.time.deadline(), self.asked_at, self.poke_at, self.heals.keys().next().map(|(at, _)| *at)];
+        let others = [
+            self.time.deadline(),
+            self.asked_at,
+            self.poke_at,
+            self.sign_again_at,
+            self.heals.keys().next().map(|(at, _)| *at),
+        ];
         others.into_iter().flatten().fold(due, Micros::min).max(self.now)
     }
 
@@ -184,6 +198,8 @@ impl World {
         } else if self.asked_at.is_some_and(|at| at <= now) {
             self.asked_at = None;
             self.work_inbox();
+        } else if self.sign_again_at.is_some_and(|at| at <= now) {
+            self.sign_again();
         }
         self.gateways_turn();
         if let Some(violation) = self.store.take_violation() {
@@ -230,7 +246,17 @@ impl World {
 
     fn arrive_up(&mut self, id: u64) {
         let Some(packet) = self.net.take_up(id) else { return };
-        let connection = &self.net.connections[&id];
+        let Some(connection) = self.net.connections.get_mut(&id) else { return };
+        if let Packet::Frame(frame) = &packet {
+            match &frame.frame {
+                Some(Up::Hello(hello)) => {
+                    let offered = Versions { min: hello.protocol_min, max: hello.protocol_max };
+                    connection.offered.get_or_insert(offered);
+                }
+                None => *self.hits.entry("unknown-frame").or_default() += 1,
+                Some(_) => {}
+            }
+        }
         let gateway = &mut self.gateways[connection.gateway];
         let Some(running) = gateway.running.as_mut().filter(|_| gateway.processes == connection.process)
         else {
@@ -265,8 +291,14 @@ impl World {
         let input = match packet {
             Packet::Frame(frame) => {
                 self.hostile.delivered(n, &frame);
-                if matches!(&frame.frame, Some(Down::Welcome(welcome)) if welcome.protocol == 0) {
-                    self.nodes[n].must_leave = Some(id);
+                match &frame.frame {
+                    Some(Down::Welcome(welcome))
+                        if !self.nodes[n].release.versions().contain(welcome.protocol) =>
+                    {
+                        self.nodes[n].must_leave = Some(id);
+                    }
+                    None => self.hit("unknown-frame"),
+                    _ => {}
                 }
                 Input::Frame(frame)
             }
@@ -347,6 +379,13 @@ impl World {
             let clock = gateway.clock.clone();
             let Some(running) = &mut gateway.running else { continue };
             running.run(clock.as_ref(), &mut said);
+            if let Some(crash) = self.store.take_crash() {
+                // What it was about to say is lost with it.
+                said.clear();
+                self.hit(crash);
+                self.replace_gateway(slot);
+                continue;
+            }
             if running.is_over() && running.sessions.is_empty() {
                 // It registers anew, under another epoch.
                 gateway.running = None;
@@ -381,6 +420,7 @@ impl World {
                 self.transcript.frame(self.now, "down", id, &frame);
                 let Some(connection) = self.net.connections.get(&id) else { return };
                 let n = connection.node;
+                let new_frames = self.gateways[connection.gateway].release.sends_new_frames();
                 let Some(frame) = self.hostile.passes(n, frame, self.nodes[n].skew, &mut self.hits) else {
                     return self.turned(id);
                 };
@@ -388,7 +428,12 @@ impl World {
                     self.turned(id);
                 }
                 self.nodes[n].lied_to |= self.hostile.take_lied(n);
+                let welcome = matches!(frame.frame, Some(Down::Welcome(_)));
                 self.net.send_down(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
+                if welcome && new_frames {
+                    let frame = Packet::Frame(Box::new(skew::unknown_frame()));
+                    self.net.send_down(id, frame, self.now, self.draw);
+                }
             }
             Said::Over(id) => {
                 self.transcript.note(self.now, "over", id, &[]);
@@ -397,47 +442,6 @@ impl World {
                     self.net.connections.remove(&id);
                 }
             }
-        }
-    }
-
-    /// What an honest gateway says, before anything happens to it on the way.
-    fn look_at_frame(&mut self, id: u64, frame: &GatewayFrame) {
-        let Some(connection) = self.net.connections.get(&id) else { return };
-        let (n, now) = (connection.node, self.now);
-        match &frame.frame {
-            Some(Down::Welcome(welcome)) => {
-                self.watch.welcomes(n, welcome.session_epoch, now);
-                if let Some(why) = self.hostile.must_not_be_welcome(id) {
-                    self.watch.broken(Invariant::Versions, now, || format!("a Hello {why} was welcomed"));
-                }
-                if let Ok(journal) = welcome.journal_id.parse() {
-                    self.watch.acks_events(&self.delivery, n, journal, welcome.acked_event_seq, now);
-                }
-            }
-            Some(Down::Ack(ack)) => {
-                if let Ok(journal) = ack.journal_id.parse()
-                    && ack.event_seq > 0
-                {
-                    self.watch.acks_events(&self.delivery, n, journal, ack.event_seq, now);
-                }
-                self.watch.acks_results(&self.plane, &self.delivery, n, &ack.command_ids, now);
-            }
-            Some(Down::DesiredState(desired)) => {
-                let body = wire::decode::<DesiredStateBody>("spec", &desired.body, desired.body.len());
-                let Ok(body) = body else { return };
-                let own = body.node_id == node_id(n).to_string();
-                if !own {
-                    self.watch
-                        .broken(Invariant::OwnOnly, now, || format!("node {} is sent another's spec", n + 1));
-                }
-                let last = self.hostile.spec_sent(id, body.generation);
-                if body.generation < last {
-                    self.watch.broken(Invariant::NothingGoesBack, now, || {
-                        format!("node {} is sent generation {} after {last}", n + 1, body.generation)
-                    });
-                }
-            }
-            _ => {}
         }
     }
 

@@ -207,6 +207,7 @@ fn engine(
         loaded: store.load().unwrap(),
         handled: CommandKind::ALL.to_vec(),
         validators: validators.to_vec(),
+        versions: Versions::SPOKEN,
         rng: Arc::new(SeededRng::new(u64::try_from(process).unwrap())),
     };
     Engine::new(parts, Now { monotonic: Duration::from_secs(seconds), wall: at(seconds) })
