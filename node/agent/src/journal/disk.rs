@@ -1,15 +1,17 @@
-//! The journal on disk: one redb file, every commit fsynced.
+//! The journal on disk: one file, a log and behind it a redb database. A commit is appended to the log; when that is full, all it says
+//! goes into the database in one transaction, and it begins again. What starts afresh does the same first.
 //!
 //! redb refuses everything after an I/O error, even reads. A failed commit therefore closes the file, opens it again and
 //! tries once more: writes are absolute, so it does not matter whether the failed one had reached the disk.
 
 mod capped;
+mod codec;
 mod group;
+mod log;
+mod pending;
 mod tables;
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,9 +20,10 @@ use kit::Rng;
 use model::{CommandId, JournalId, Timestamp};
 use redb::{Builder, Database, ReadableDatabase, StorageBackend};
 
-use capped::CappedFile;
 use group::Queue;
-use tables::{ENTRIES, EVENTS, SPEC, apply, failed, initialise, load, stored_id};
+use log::{Area, Log};
+use pending::Pending;
+use tables::{ENTRIES, EVENTS, SPEC, apply, failed, initialise, load, stored_checkpoint, stored_id};
 
 use super::record;
 use super::{Entry, JournalError, JournalStore, Loaded, StoredEvent, StoredSpec, Write};
@@ -32,8 +35,8 @@ const CORRUPT_FILES_MAX: usize = 3;
 /// Their numbers end here; a disk that rots this often has been replaced before.
 const CORRUPT_NUMBER_MAX: u32 = 10_000;
 
-/// Opens the database: over the file itself, or over a faulty one in tests.
-type Opener = Box<dyn Fn() -> Result<Database, Unopened> + Send + Sync>;
+/// Opens the database and the log: of the file itself, or of a faulty one in tests.
+type Opener = Box<dyn Fn() -> Result<(Database, Box<dyn Area>), Unopened> + Send + Sync>;
 
 pub struct RedbJournal {
     id: JournalId,
@@ -44,8 +47,14 @@ struct Shared {
     path: PathBuf,
     opener: Opener,
     /// `None` between a failed commit and the next successful opening.
-    database: Mutex<Option<Database>>,
+    opened: Mutex<Option<Opened>>,
     queue: Arc<Queue>,
+}
+
+struct Opened {
+    database: Database,
+    log: Log,
+    pending: Pending,
 }
 
 impl RedbJournal {
@@ -59,29 +68,21 @@ impl RedbJournal {
     ) -> Result<Self, JournalError> {
         let file = path.to_owned();
         let opener = move || {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&file)
-                .and_then(|file| CappedFile::new(file, file_bytes_max))
-                .map_err(|err| Unopened::Io(Box::new(err)))?;
-            open_database(file)
+            let (file, log) = capped::open(&file, file_bytes_max).map_err(Unopened::from_io)?;
+            Ok((open_database(file)?, Box::new(log) as Box<dyn Area>))
         };
         Self::open_with(path, Box::new(opener), rng, now)
     }
 
     fn open_with(path: &Path, opener: Opener, rng: &dyn Rng, now: Timestamp) -> Result<Self, JournalError> {
         match Self::try_open(&opener, rng, now) {
-            Ok((id, database)) => Ok(Self { id, shared: Arc::new(Shared::new(path, opener, database)) }),
+            Ok((id, opened)) => Ok(Self { id, shared: Arc::new(Shared::new(path, opener, opened)) }),
             Err(Unopened::Corrupt(reason)) => {
                 let aside = move_aside(path)?;
                 tracing::error!(?path, ?aside, reason, "journal is corrupt, starting a new one");
-                let (id, database) = Self::try_open(&opener, rng, now)
+                let (id, opened) = Self::try_open(&opener, rng, now)
                     .map_err(|err| JournalError::Open { path: path.to_owned(), source: err.into_source() })?;
-                Ok(Self { id, shared: Arc::new(Shared::new(path, opener, database)) })
+                Ok(Self { id, shared: Arc::new(Shared::new(path, opener, opened)) })
             }
             Err(err @ Unopened::Io(_)) => {
                 Err(JournalError::Open { path: path.to_owned(), source: err.into_source() })
@@ -89,8 +90,8 @@ impl RedbJournal {
         }
     }
 
-    fn try_open(opener: &Opener, rng: &dyn Rng, now: Timestamp) -> Result<(JournalId, Database), Unopened> {
-        let database = opener()?;
+    fn try_open(opener: &Opener, rng: &dyn Rng, now: Timestamp) -> Result<(JournalId, Opened), Unopened> {
+        let (database, area) = opener()?;
         let id = match stored_id(&database).map_err(Unopened::from_journal)? {
             Some(id) => {
                 // Every record is read once here, so that a rotten one is found now and not when it is needed.
@@ -99,7 +100,51 @@ impl RedbJournal {
             }
             None => initialise(&database, rng.id(now)).map_err(|err| Unopened::Io(Box::new(err)))?,
         };
-        Ok((id, database))
+        Ok((id, Opened::recover(database, area)?))
+    }
+}
+
+impl Opened {
+    /// Brings into the database what only the log says.
+    fn recover(database: Database, area: Box<dyn Area>) -> Result<Self, Unopened> {
+        let checkpoint = stored_checkpoint(&database).map_err(Unopened::from_journal)?;
+        let logged = Log::read(area.as_ref(), checkpoint).map_err(Unopened::from_io)?;
+        let logged = logged.map_err(|rot| Unopened::Corrupt(rot.to_string()))?;
+        let mut opened = Self { database, log: Log::new(area, checkpoint), pending: Pending::default() };
+        for commit in &logged {
+            opened.pending.add(codec::decode(commit).map_err(Unopened::from_journal)?);
+        }
+        if !logged.is_empty() {
+            opened.settle(&[]).map_err(Unopened::from_redb)?;
+        }
+        Ok(opened)
+    }
+
+    /// Commits to the log, if there is room in it and the disk takes it.
+    fn append(&mut self, writes: &mut Vec<Write>) -> bool {
+        let payload = codec::encode(writes);
+        if !self.log.has_room(payload.len()) {
+            return false;
+        }
+        match self.log.append(&payload) {
+            Ok(()) => {
+                self.pending.add(std::mem::take(writes));
+                true
+            }
+            Err(err) => {
+                tracing::warn!(err = kit::chain(&err), "journal log failed, writing to its database");
+                false
+            }
+        }
+    }
+
+    /// Has the database hold all that the log says, and `writes`. The log begins anew.
+    fn settle(&mut self, writes: &[Write]) -> Result<(), redb::Error> {
+        let checkpoint = self.log.checkpoint() + 1;
+        apply(&self.database, self.pending.writes().iter().chain(writes), checkpoint)?;
+        self.log.begin(checkpoint);
+        self.pending = Pending::default();
+        Ok(())
     }
 }
 
@@ -109,6 +154,10 @@ enum Unopened {
 }
 
 impl Unopened {
+    fn from_io(err: io::Error) -> Self {
+        if rotten(&err) { Unopened::Corrupt(err.to_string()) } else { Unopened::Io(Box::new(err)) }
+    }
+
     fn into_source(self) -> Box<dyn std::error::Error + Send + Sync> {
         match self {
             Unopened::Corrupt(reason) => reason.into(),
@@ -131,7 +180,7 @@ impl Unopened {
     fn from_redb(err: redb::Error) -> Self {
         match err {
             redb::Error::Corrupted(reason) => Unopened::Corrupt(reason),
-            redb::Error::Io(err) if rotten(&err) => Unopened::Corrupt(err.to_string()),
+            redb::Error::Io(err) => Unopened::from_io(err),
             redb::Error::UpgradeRequired(version) => {
                 Unopened::Corrupt(format!("file format {version} is not one this build reads"))
             }
@@ -181,49 +230,61 @@ fn move_aside(path: &Path) -> Result<PathBuf, JournalError> {
 }
 
 impl Shared {
-    fn new(path: &Path, opener: Opener, database: Database) -> Self {
-        let database = Mutex::new(Some(database));
-        Self { path: path.to_owned(), opener, database, queue: Arc::default() }
+    fn new(path: &Path, opener: Opener, opened: Opened) -> Self {
+        let opened = Mutex::new(Some(opened));
+        Self { path: path.to_owned(), opener, opened, queue: Arc::default() }
     }
 
-    fn database(&self) -> MutexGuard<'_, Option<Database>> {
-        self.database.lock().expect("no holder of this lock panics")
+    fn slot(&self) -> MutexGuard<'_, Option<Opened>> {
+        self.opened.lock().expect("no holder of this lock panics")
     }
 
-    /// The open database, opened again when an error closed it. A file that turns out rotten now is an error and not a new
+    /// What is open, opened again when an error closed it. A file that turns out rotten now is an error and not a new
     /// journal: this process has told others what is in it.
-    fn opened<'a>(&self, slot: &'a mut Option<Database>) -> Result<&'a Database, JournalError> {
+    fn opened<'a>(&self, slot: &'a mut Option<Opened>) -> Result<&'a mut Opened, JournalError> {
         if slot.is_none() {
-            let database = (self.opener)()
-                .map_err(|err| JournalError::Open { path: self.path.clone(), source: err.into_source() })?;
-            *slot = Some(database);
+            let again = (self.opener)().and_then(|(database, area)| Opened::recover(database, area));
+            *slot =
+                Some(again.map_err(|err| JournalError::Open {
+                    path: self.path.clone(),
+                    source: err.into_source(),
+                })?);
         }
-        Ok(slot.as_ref().expect("it was just filled"))
+        Ok(slot.as_mut().expect("it was just filled"))
     }
 
-    fn commit(&self, writes: &[Write]) -> Result<(), JournalError> {
-        let mut slot = self.database();
-        match apply(self.opened(&mut slot)?, writes) {
-            Ok(()) => Ok(()),
-            Err(err) => {
-                tracing::warn!(err = kit::chain(&err), "journal write failed, opening it again");
-                *slot = None;
-                let again = apply(self.opened(&mut slot)?, writes);
-                if again.is_err() {
-                    *slot = None;
-                }
-                again.map_err(failed("write"))
-            }
+    fn commit(&self, mut writes: Vec<Write>) -> Result<(), JournalError> {
+        let mut slot = self.slot();
+        if self.opened(&mut slot)?.append(&mut writes) {
+            return Ok(());
         }
+        self.settle(&mut slot, &writes)
     }
 
+    fn settle(&self, slot: &mut Option<Opened>, writes: &[Write]) -> Result<(), JournalError> {
+        let Err(err) = self.opened(slot)?.settle(writes) else { return Ok(()) };
+        tracing::warn!(err = kit::chain(&err), "journal write failed, opening it again");
+        *slot = None;
+        let again = self.opened(slot)?.settle(writes);
+        if again.is_err() {
+            *slot = None;
+        }
+        again.map_err(failed("write"))
+    }
+
+    /// From what is pending, or from the database where that says nothing.
     fn read<T>(
         &self,
-        read: impl Fn(&redb::ReadTransaction) -> Result<T, redb::Error>,
+        pending: impl FnOnce(&Pending) -> Option<T>,
+        read: impl FnOnce(&redb::ReadTransaction, &Pending) -> Result<T, redb::Error>,
     ) -> Result<T, JournalError> {
-        let mut slot = self.database();
-        let result =
-            self.opened(&mut slot)?.begin_read().map_err(redb::Error::from).and_then(|txn| read(&txn));
+        let mut slot = self.slot();
+        let opened = self.opened(&mut slot)?;
+        if let Some(found) = pending(&opened.pending) {
+            return Ok(found);
+        }
+        let txn = opened.database.begin_read().map_err(redb::Error::from);
+        let result = txn.and_then(|txn| read(&txn, &opened.pending));
         if result.is_err() {
             *slot = None;
         }
@@ -237,8 +298,11 @@ impl JournalStore for RedbJournal {
     }
 
     fn load(&self) -> Result<Loaded, JournalError> {
-        let mut slot = self.shared.database();
-        load(self.shared.opened(&mut slot)?)
+        let mut slot = self.shared.slot();
+        if !self.shared.opened(&mut slot)?.pending.writes().is_empty() {
+            self.shared.settle(&mut slot, &[])?;
+        }
+        load(&self.shared.opened(&mut slot)?.database)
     }
 
     fn commit(&self, writes: Vec<Write>) -> BoxFuture<'_, Result<(), JournalError>> {
@@ -255,8 +319,14 @@ impl JournalStore for RedbJournal {
 
     fn entry(&self, id: CommandId) -> Result<Option<Entry>, JournalError> {
         let key = id.uuid().as_u128();
-        let bytes = self.shared.read(|txn| tables::record_at(txn, ENTRIES, key))?;
-        bytes.map(|bytes| record::entry_from(id, &bytes)).transpose()
+        self.shared.read(
+            |pending| pending.entry(id).map(|entry| Ok(entry.cloned())),
+            |txn, _| {
+                Ok(tables::record_at(txn, ENTRIES, key)?
+                    .map(|bytes| record::entry_from(id, &bytes))
+                    .transpose())
+            },
+        )?
     }
 
     fn events_after(
@@ -266,21 +336,37 @@ impl JournalStore for RedbJournal {
         bytes_max: usize,
     ) -> Result<Vec<StoredEvent>, JournalError> {
         let keys = u128::from(seq) + 1..=u128::from(u64::MAX);
-        let rows = self.shared.read(|txn| {
-            tables::records(txn, EVENTS, keys.clone(), |found| {
-                let bytes: usize = found.iter().map(|(_, record)| record.len()).sum();
-                found.len() >= limit || (bytes >= bytes_max && !found.is_empty())
-            })
-        })?;
-        rows.into_iter()
-            .take(limit)
-            .map(|(key, bytes)| record::event_from(tables::sequence(key)?, &bytes))
-            .collect()
+        let enough = |count: usize, bytes: usize| count >= limit || (bytes >= bytes_max && count > 0);
+        let (rows, later) = self.shared.read(
+            |_| None,
+            |txn, pending| {
+                let covered = |key: u128| u64::try_from(key).is_ok_and(|seq| pending.covers_event(seq));
+                let size =
+                    |found: &[(u128, Vec<u8>)]| found.iter().map(|(_, record)| record.len()).sum::<usize>();
+                let rows = tables::records_but(txn, EVENTS, keys, covered, |found| {
+                    enough(found.len(), size(found))
+                })?;
+                let (mut count, mut bytes) = (rows.len(), size(&rows));
+                // Pending events are later than all that the database has.
+                let later = pending.events_after(seq).take_while(|event| {
+                    let fits = !enough(count, bytes);
+                    (count, bytes) = (count + 1, bytes + event.bytes());
+                    fits
+                });
+                let later: Vec<StoredEvent> = later.cloned().collect();
+                Ok((rows, later))
+            },
+        )?;
+        let stored = rows.into_iter().take(limit);
+        let stored = stored.map(|(key, bytes)| record::event_from(tables::sequence(key)?, &bytes));
+        stored.chain(later.into_iter().map(Ok)).take(limit).collect()
     }
 
     fn spec(&self) -> Result<Option<StoredSpec>, JournalError> {
-        let bytes = self.shared.read(|txn| tables::record_at(txn, SPEC, 0))?;
-        bytes.map(|bytes| record::spec_from(&bytes)).transpose()
+        self.shared.read(
+            |pending| pending.spec().cloned().map(|spec| Ok(Some(spec))),
+            |txn, _| Ok(tables::record_at(txn, SPEC, 0)?.map(|bytes| record::spec_from(&bytes)).transpose()),
+        )?
     }
 }
 

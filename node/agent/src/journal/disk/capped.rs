@@ -1,40 +1,56 @@
-//! The file under the store.
+//! The file under the store: the log at its front, and the database behind it.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Bound;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
-/// A file with a last guard against growing without bound; bytes are counted before, in the index.
+use super::log::LOG_BYTES;
+
+/// The database's part of a file, with a last guard against growing without bound; bytes are counted before, in the index.
 #[derive(Debug)]
 pub(super) struct CappedFile {
     file: FileBackend,
     bytes_max: u64,
 }
 
-impl CappedFile {
-    pub(super) fn new(file: File, bytes_max: u64) -> io::Result<Self> {
-        let file = FileBackend::new(file).map_err(io::Error::other)?;
-        Ok(Self { file, bytes_max })
+/// Opens `path` or makes it, with an empty log. The log's part is for another handle of the same file.
+pub(super) fn open(path: &Path, bytes_max: u64) -> io::Result<(CappedFile, File)> {
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    match file.metadata()?.len() {
+        // Written out, so that no commit has to ask the file system for room.
+        0 => {
+            file.write_all_at(&vec![0; LOG_BYTES as usize], 0)?;
+            file.sync_all()?;
+        }
+        length if length < LOG_BYTES => {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends in its log"));
+        }
+        _ => {}
     }
+    let log = file.try_clone()?;
+    Ok((CappedFile { file: FileBackend::new(file).map_err(io::Error::other)?, bytes_max }, log))
 }
 
 impl StorageBackend for CappedFile {
     fn len(&self) -> io::Result<u64> {
-        self.file.len()
+        Ok(self.file.len()?.saturating_sub(LOG_BYTES))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read(offset, out)
+        self.file.read(offset + LOG_BYTES, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        if len > self.bytes_max {
+        if len + LOG_BYTES > self.bytes_max {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the journal reached its size limit"));
         }
-        self.file.set_len(len)
+        self.file.set_len(len + LOG_BYTES)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -42,7 +58,7 @@ impl StorageBackend for CappedFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write(offset, data)
+        self.file.write(offset + LOG_BYTES, data)
     }
 
     fn close(&self) -> io::Result<()> {

@@ -70,7 +70,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Blocks for as many fsyncs as it takes.
-    pub fn run(mut self, write: impl Fn(&[Write]) -> Result<(), JournalError>) {
+    pub fn run(mut self, write: impl Fn(Vec<Write>) -> Result<(), JournalError>) {
         loop {
             let group = self.queue.take();
             match &group[..] {
@@ -81,7 +81,7 @@ impl Service {
                 [_] => group.into_iter().for_each(|waiting| waiting.answer(&write)),
                 [_, _, ..] => {
                     let all: Vec<Write> = group.iter().flat_map(|waiting| waiting.writes.clone()).collect();
-                    match write(&all) {
+                    match write(all) {
                         Ok(()) => group.into_iter().for_each(|waiting| {
                             let _ = waiting.reply.send(Ok(()));
                         }),
@@ -105,8 +105,8 @@ impl Drop for Service {
 }
 
 impl Waiting {
-    fn answer(self, write: impl Fn(&[Write]) -> Result<(), JournalError>) {
+    fn answer(self, write: impl Fn(Vec<Write>) -> Result<(), JournalError>) {
         // Nobody listens any more when the caller was dropped; the commit counts all the same.
-        let _ = self.reply.send(write(&self.writes));
+        let _ = self.reply.send(write(self.writes));
     }
 }

@@ -16,6 +16,8 @@ const KEY_ID: &str = "journal_id";
 pub(super) const KEY_MARKS: &str = "marks";
 const KEY_ACKED: &str = "acked_seq";
 const KEY_LAST: &str = "last_seq";
+/// How often the log was brought into the database.
+const KEY_CHECKPOINT: &str = "checkpoint";
 
 pub(super) const ENTRIES: u8 = 1;
 pub(super) const EVENTS: u8 = 2;
@@ -48,9 +50,15 @@ pub(super) fn write(
     Ok(())
 }
 
-pub(super) fn apply(database: &Database, writes: &[Write]) -> Result<(), redb::Error> {
+/// All of it under this checkpoint, or none.
+pub(super) fn apply<'a>(
+    database: &Database,
+    writes: impl Iterator<Item = &'a Write>,
+    checkpoint: u64,
+) -> Result<(), redb::Error> {
     write(database, |txn| {
         let mut meta = txn.open_table(META)?;
+        meta.insert(KEY_CHECKPOINT, checkpoint.to_be_bytes().as_slice())?;
         let mut records = txn.open_table(RECORDS)?;
         let mut acked = txn.open_table(ACKED)?;
         let mut tickets = txn.open_table(TICKETS)?;
@@ -113,15 +121,29 @@ fn put(
         records.insert((space, key, pieces), piece)?;
         pieces += 1;
     }
-    records.retain_in((space, key, pieces)..=(space, key, u32::MAX), |_, _| false)?;
+    // What is left of a longer record.
+    while records.remove((space, key, pieces))?.is_some() {
+        pieces += 1;
+    }
     Ok(())
 }
 
-/// Records of `space` from `first` to `last`, put together, in order of their keys. Stops when `enough` says so.
-pub(super) fn records(
+/// Records of `space` with these keys, put together, in order of their keys. Stops when `enough` says so.
+fn records(
     txn: &redb::ReadTransaction,
     space: u8,
     keys: std::ops::RangeInclusive<u128>,
+    enough: impl FnMut(&[(u128, Vec<u8>)]) -> bool,
+) -> Result<Vec<(u128, Vec<u8>)>, redb::Error> {
+    records_but(txn, space, keys, |_| false, enough)
+}
+
+/// The same without those that `skip` names.
+pub(super) fn records_but(
+    txn: &redb::ReadTransaction,
+    space: u8,
+    keys: std::ops::RangeInclusive<u128>,
+    skip: impl Fn(u128) -> bool,
     mut enough: impl FnMut(&[(u128, Vec<u8>)]) -> bool,
 ) -> Result<Vec<(u128, Vec<u8>)>, redb::Error> {
     let mut found: Vec<(u128, Vec<u8>)> = Vec::new();
@@ -129,6 +151,9 @@ pub(super) fn records(
     for row in txn.open_table(RECORDS)?.range(range)? {
         let (at, piece) = row?;
         let (_, key, _) = at.value();
+        if skip(key) {
+            continue;
+        }
         match found.last_mut() {
             Some((last, record)) if *last == key => record.extend_from_slice(piece.value()),
             _ => {
@@ -162,6 +187,14 @@ pub(super) fn stored_id(database: &Database) -> Result<Option<JournalId>, Journa
     let Some(bytes) = read().map_err(failed("read"))? else { return Ok(None) };
     let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok());
     id.map(Some).ok_or(JournalError::Corrupt { what: "journal id" })
+}
+
+pub(super) fn stored_checkpoint(database: &Database) -> Result<u64, JournalError> {
+    let read = || -> Result<Option<Vec<u8>>, redb::Error> {
+        let meta = database.begin_read()?.open_table(META)?;
+        Ok(meta.get(KEY_CHECKPOINT)?.map(|value| value.value().to_vec()))
+    };
+    number(read().map_err(failed("read"))?)
 }
 
 fn number(bytes: Option<Vec<u8>>) -> Result<u64, JournalError> {

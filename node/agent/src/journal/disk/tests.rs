@@ -1,3 +1,4 @@
+use super::capped::CappedFile;
 use super::tables::{KEY_MARKS, META, write};
 use super::*;
 use crate::journal::index::{Journal, Limits, NewEvent};
@@ -6,9 +7,12 @@ use crate::journal::{EVENTS_MAX, FILE_BYTES_MAX, FILE_BYTES_MIN, Marks, Stage};
 use crate::testing::{at, command_id, incarnation};
 use bytes::Bytes;
 use kit::SeededRng;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use wire::limits::RESULT_BYTES_MAX;
 use wire::proto::agent::{CommandState, CommandUpdate, EventClass};
+
+mod logged;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap()
@@ -129,7 +133,8 @@ fn a_rotten_record_is_found_when_the_journal_is_opened() {
     let path = dir.path().join("journal.db");
     let id = open(&path).id();
     {
-        let database = Builder::new().create(&path).unwrap();
+        let (file, _) = capped::open(&path, FILE_BYTES_MAX).unwrap();
+        let database = Builder::new().create_with_backend(file).unwrap();
         write(&database, |txn| {
             txn.open_table(META)?.insert(KEY_MARKS, [1u8, 2, 3].as_slice())?;
             Ok(())
@@ -183,6 +188,24 @@ impl StorageBackend for Faulty {
     }
 }
 
+struct FaultyLog {
+    log: File,
+    fail: Arc<AtomicBool>,
+}
+
+impl Area for FaultyLog {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        Area::read(&self.log)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.fail.load(Ordering::SeqCst) {
+            return Err(io::Error::other("the disk says no"));
+        }
+        Area::write(&self.log, at, bytes)
+    }
+}
+
 /// A journal whose disk fails while the flag is up, counting how often it is opened. With `heals`, opening lowers it.
 fn faulty(path: &Path, heals: bool) -> (RedbJournal, Arc<AtomicBool>, Arc<AtomicU32>) {
     let (fail, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
@@ -193,10 +216,9 @@ fn faulty(path: &Path, heals: bool) -> (RedbJournal, Arc<AtomicBool>, Arc<Atomic
             if heals {
                 fail.store(false, Ordering::SeqCst);
             }
-            let file =
-                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
-            let file = CappedFile::new(file, FILE_BYTES_MAX).unwrap();
-            open_database(Faulty { file, fail: fail.clone() })
+            let (file, log) = capped::open(&path, FILE_BYTES_MAX).unwrap();
+            let log: Box<dyn Area> = Box::new(FaultyLog { log, fail: fail.clone() });
+            Ok((open_database(Faulty { file, fail: fail.clone() })?, log))
         }
     });
     let journal = RedbJournal::open_with(path, opener, &SeededRng::new(1), at(0)).unwrap();
@@ -230,53 +252,35 @@ fn a_disk_that_stays_broken_is_an_error_and_what_was_committed_stays() {
     assert_eq!(journal.load().unwrap().marks.generation, 3);
 }
 
-/// A journal whose fsyncs are counted, and wait at the gate while it is shut.
+/// A journal whose commits to the log are counted, and wait at the gate while it is shut.
 fn counted(path: &Path, gate: &Arc<Mutex<()>>) -> (RedbJournal, Arc<AtomicU32>) {
     let syncs = Arc::new(AtomicU32::new(0));
     let opener: Opener = Box::new({
         let (syncs, gate, path) = (syncs.clone(), gate.clone(), path.to_owned());
         move || {
-            let file =
-                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
-            let file = CappedFile::new(file, FILE_BYTES_MAX).unwrap();
-            open_database(Gated { file, syncs: syncs.clone(), gate: gate.clone() })
+            let (file, log) = capped::open(&path, FILE_BYTES_MAX).unwrap();
+            let log: Box<dyn Area> = Box::new(Gated { log, syncs: syncs.clone(), gate: gate.clone() });
+            Ok((open_database(file)?, log))
         }
     });
     (RedbJournal::open_with(path, opener, &SeededRng::new(1), at(0)).unwrap(), syncs)
 }
 
-#[derive(Debug)]
 struct Gated {
-    file: CappedFile,
+    log: File,
     syncs: Arc<AtomicU32>,
     gate: Arc<Mutex<()>>,
 }
 
-impl StorageBackend for Gated {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
+impl Area for Gated {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        Area::read(&self.log)
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         drop(self.gate.lock().unwrap());
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        self.file.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write(offset, data)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.file.close()
+        Area::write(&self.log, at, bytes)
     }
 }
 
