@@ -11,8 +11,8 @@ use std::time::Duration;
 use kernel::module::queue;
 use kernel::ports::delivery::{
     Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
-    LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate,
-    SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    LaneCredits, Poke, Registered, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus,
+    ReportedUpdate, SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use kit::{Clock, Rng};
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
@@ -303,7 +303,18 @@ impl DeliveryStore for PgDelivery {
         journal_id: JournalId,
         events: Vec<ReportedEvent>,
     ) -> Delivered<'a, Option<u64>> {
-        Box::pin(self.store_events(lease, session, journal_id, events))
+        Box::pin(async move {
+            let reported = vec![ReportedEvents { session, journal_id, events }];
+            Ok(self.store_events(lease, reported).await?.pop().flatten())
+        })
+    }
+
+    fn put_events_of<'a>(
+        &'a self,
+        lease: GatewayLease,
+        reported: Vec<ReportedEvents>,
+    ) -> Delivered<'a, Vec<Option<u64>>> {
+        Box::pin(self.store_events(lease, reported))
     }
 
     fn put_statuses<'a>(&'a self, lease: GatewayLease, statuses: Vec<ReportedStatus>) -> Delivered<'a, ()> {

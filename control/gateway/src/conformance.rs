@@ -10,8 +10,8 @@ use std::time::Duration;
 use kernel::BoxFuture;
 use kernel::ports::delivery::{
     DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxKind, InboxRequest,
-    LaneCredits, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate, SessionEnd, SessionKey,
-    SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    LaneCredits, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus, ReportedUpdate, SessionEnd,
+    SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use model::lifecycle::{CommandEvent, CommandState};
 use model::{CommandId, CommandKind, GatewayId, IncarnationId, JournalId, NodeId, Timestamp};
@@ -72,7 +72,7 @@ macro_rules! conformance_tests {
             a_body_that_is_not_the_rows_is_not_sent, results_may_skip_steps_and_land_once,
             a_node_cannot_move_another_nodes_command, an_unknown_result_is_acknowledged,
             updates_of_many_nodes_land_together, events_are_stored_once_and_in_order,
-            events_of_another_journal_are_not_taken, a_journal_that_comes_back_is_known,
+            events_of_another_journal_are_not_taken, events_of_many_sessions_are_stored_together, a_journal_that_comes_back_is_known,
             the_latest_status_wins_and_observed_never_falls,
             a_hello_claims_no_generation_that_does_not_exist, inventory_is_asked_for_where_it_differs,
             specs_are_found_behind, a_spec_is_not_found_for_a_session_that_is_anothers,

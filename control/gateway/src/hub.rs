@@ -25,11 +25,13 @@ use crate::session::{Answer, Input, Now, Request, Session, Terms};
 use crate::time::ServerTime;
 
 use check::Check;
+use events::Reported;
 use open::Opening;
 
 pub(crate) mod beat;
 mod check;
 pub(crate) mod deliver;
+mod events;
 mod lease;
 mod open;
 mod writer;
@@ -67,6 +69,9 @@ pub(crate) struct Hub {
     checks: Mutex<Vec<Check>>,
     /// Wakes whoever asks for certificates; without one, each call asks for its own.
     checker: OnceLock<Waker>,
+    reported: Mutex<VecDeque<Reported>>,
+    /// Wakes whoever stores events; without one, a session's own stream does it.
+    eventer: OnceLock<Waker>,
     updates: Mutex<Vec<Queued>>,
     update_bytes: AtomicUsize,
     /// Sessions that stopped reading until updates are stored.
@@ -167,6 +172,8 @@ impl Hub {
             opener: OnceLock::new(),
             checks: Mutex::default(),
             checker: OnceLock::new(),
+            reported: Mutex::default(),
+            eventer: OnceLock::new(),
             updates: Mutex::default(),
             update_bytes: AtomicUsize::new(0),
             held_back: Mutex::default(),

@@ -21,6 +21,7 @@ mod places;
 mod server;
 mod service;
 mod stream;
+mod threads;
 mod time;
 
 #[cfg(feature = "testing")]

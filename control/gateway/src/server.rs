@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Connections;
 use crate::places::Places;
 use crate::session::Terms;
+use crate::threads::Threads;
 use crate::time::ServerTime;
 
 const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
@@ -33,6 +34,7 @@ const POKES: TaskKind = TaskKind::fatal("gateway wake-ups");
 const LEASE: TaskKind = TaskKind::fatal("gateway lease");
 const CHECKS: TaskKind = TaskKind::fatal("gateway certificates");
 const OPENS: TaskKind = TaskKind::fatal("gateway openings");
+const EVENTS: TaskKind = TaskKind::fatal("gateway events");
 const BEATS: TaskKind = TaskKind::fatal("gateway heartbeats");
 const WRITER: TaskKind = TaskKind::fatal("gateway updates");
 const DISPATCH: TaskKind = TaskKind::fatal("gateway dispatch");
@@ -251,8 +253,10 @@ impl Gateway {
     async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         // Connections outlive the stop: they end with their drain, or with everything.
         let close = self.supervisor.token().child_token();
+        let threads = Threads::start();
         let accept = {
             let (gateway, stop, close) = (self.clone(), stop.clone(), close.clone());
+            let _there = threads.enter();
             self.supervisor.spawn(ACCEPT, |own| async move {
                 // Both arms are cancel-safe: an accepted connection is handed on at once.
                 tokio::select! {
@@ -311,6 +315,7 @@ impl Gateway {
             self.task(LEASE, hub.clone().run_lease().boxed()),
             self.task(CHECKS, hub.clone().run_checks(hub.check_apart()).boxed()),
             self.task(OPENS, hub.clone().run_opens(hub.open_apart()).boxed()),
+            self.task(EVENTS, hub.clone().run_events(hub.events_apart()).boxed()),
             self.task(BEATS, hub.clone().run_beats().boxed()),
             self.task(WRITER, hub.clone().run_writer(wakes.writer).boxed()),
             self.task(DISPATCH, hub.clone().run_dispatch(wakes.dispatch).boxed()),

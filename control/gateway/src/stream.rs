@@ -89,6 +89,10 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
                     continue;
                 }
                 Some(Request::Open(facts)) => this.asking = this.hub.queue_open(&this.live, *facts),
+                Some(Request::Events { journal_id, events }) if this.hub.has_events_apart() => {
+                    this.hub.queue_events(&this.live, journal_id, events);
+                    continue;
+                }
                 Some(request) => this.asking = Some(this.hub.perform(&this.live, request)),
                 None => {}
             }

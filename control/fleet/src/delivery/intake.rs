@@ -1,13 +1,17 @@
 //! What nodes report, stored as it came: events, status, inventory. And the specs that go out.
 
+use std::collections::{HashMap, HashSet};
+
 use kernel::ports::delivery::{
-    DeliveryError, GatewayLease, ReportedEvent, ReportedSection, ReportedStatus, SessionKey, StoredSpec,
+    DeliveryError, GatewayLease, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus, SessionKey,
+    StoredSpec,
 };
-use model::{Condition, JournalId, NodeId};
+use model::{Condition, NodeId};
 use serde_json::{Value, json};
 use store::{Op, RowExt, Tx};
 use uuid::Uuid;
 
+use super::sessions::{columns, session_key};
 use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64, to_u64};
 
 /// Events of one node that wait to be handled. Past it the node keeps them: its journal is bounded, this table is everybody's.
@@ -17,13 +21,11 @@ impl PgDelivery {
     pub(super) async fn store_events(
         &self,
         lease: GatewayLease,
-        session: SessionKey,
-        journal_id: JournalId,
-        events: Vec<ReportedEvent>,
-    ) -> Result<Option<u64>, DeliveryError> {
-        let events = &events;
+        reported: Vec<ReportedEvents>,
+    ) -> Result<Vec<Option<u64>>, DeliveryError> {
+        let reported = &reported;
         self.store()
-            .tx(Op::new("node_events_put"), |tx| Box::pin(events_in(tx, lease, session, journal_id, events)))
+            .tx(Op::new("node_events_put"), |tx| Box::pin(events_in(tx, lease, reported)))
             .await
             .map_err(DeliveryError::from)
     }
@@ -108,46 +110,103 @@ impl PgDelivery {
     }
 }
 
+/// A session that events may be stored under.
+struct Journal {
+    journal_id: Uuid,
+    acked: i64,
+}
+
+/// Up to where each session's events are stored, in their order.
 async fn events_in(
     tx: &mut Tx<'_>,
     lease: GatewayLease,
-    session: SessionKey,
-    journal_id: JournalId,
-    events: &[ReportedEvent],
-) -> Result<Option<u64>, Failure> {
-    let (node_id, session_epoch) = (session.node_id.uuid(), to_i64(session.epoch));
-    let held = tx
-        .query_opt(
-            &sql::SESSION_JOURNAL,
-            &[&node_id, &session_epoch, &lease.gateway_id.uuid(), &epoch(lease)],
-        )
-        .await?;
-    let Some(held) = held.filter(|row| row.get::<_, Uuid>("journal_id") == journal_id.uuid()) else {
-        guard(tx, lease).await?;
-        return Ok(None);
+    reported: &[ReportedEvents],
+) -> Result<Vec<Option<u64>>, Failure> {
+    guard(tx, lease).await?;
+    let journals = journals(tx, lease, reported).await?;
+    let held = |one: &ReportedEvents| {
+        journals.get(&one.session).filter(|journal| journal.journal_id == one.journal_id.uuid())
     };
-    let acked: i64 = held.get("acked_event_seq");
-    let fresh: Vec<&ReportedEvent> = events.iter().filter(|event| to_i64(event.seq) > acked).collect();
-    let Some(last) = fresh.last() else { return Ok(Some(to_u64(acked))) };
-    if tx.query_opt(&sql::EVENTS_FULL, &[&node_id, &(EVENTS_WAITING_MAX - 1)]).await?.is_some() {
-        return Ok(Some(to_u64(acked)));
+    let mut fresh: Vec<(SessionKey, Uuid, Vec<&ReportedEvent>)> = Vec::new();
+    for one in reported {
+        let Some(journal) = held(one) else { continue };
+        let events: Vec<&ReportedEvent> =
+            one.events.iter().filter(|event| to_i64(event.seq) > journal.acked).collect();
+        if !events.is_empty() {
+            fresh.push((one.session, journal.journal_id, events));
+        }
     }
-    let last = to_i64(last.seq) + i64::from(kit::mutant::on("fleet.acknowledged-past-the-last"));
-    let seqs: Vec<i64> = fresh.iter().map(|event| to_i64(event.seq)).collect();
-    let classes: Vec<i16> = fresh.iter().map(|event| i16::try_from(event.class).unwrap_or(0)).collect();
-    let reports: Vec<&[u8]> = fresh.iter().map(|event| event.report.as_slice()).collect();
-    let signatures: Vec<Option<&[u8]>> = fresh.iter().map(|event| event.signature.as_deref()).collect();
-    let keys: Vec<Option<&[u8]>> = fresh.iter().map(|event| event.key_sha256.as_deref()).collect();
+    let nodes: Vec<Uuid> = fresh.iter().map(|(session, ..)| session.node_id.uuid()).collect();
+    let full: HashSet<NodeId> = match nodes.is_empty() {
+        true => HashSet::new(),
+        false => {
+            let rows = tx.query(&sql::EVENTS_FULL, &[&nodes, &(EVENTS_WAITING_MAX - 1)]).await?;
+            rows.iter().map(|row| row.id("node_id")).collect()
+        }
+    };
+    fresh.retain(|(session, ..)| !full.contains(&session.node_id));
+    let stored = insert(tx, &fresh).await?;
+    observe(tx, fresh.iter().map(|(session, ..)| session.node_id)).await?;
+    let answer = |one: &ReportedEvents| {
+        let journal = held(one)?;
+        Some(to_u64(stored.get(&one.session).copied().unwrap_or(journal.acked)))
+    };
+    Ok(reported.iter().map(answer).collect())
+}
+
+async fn journals(
+    tx: &mut Tx<'_>,
+    lease: GatewayLease,
+    reported: &[ReportedEvents],
+) -> Result<HashMap<SessionKey, Journal>, Failure> {
+    let sessions: Vec<SessionKey> = reported.iter().map(|one| one.session).collect();
+    let (nodes, epochs) = columns(&sessions);
+    let rows = tx
+        .query(&sql::SESSIONS_JOURNALS, &[&nodes, &epochs, &lease.gateway_id.uuid(), &epoch(lease)])
+        .await?;
+    let journal =
+        |row: &store::Row| Journal { journal_id: row.get("journal_id"), acked: row.get("acked_event_seq") };
+    Ok(rows.iter().map(|row| (session_key(row), journal(row))).collect())
+}
+
+/// Says what is acknowledged of each session by now.
+async fn insert(
+    tx: &mut Tx<'_>,
+    fresh: &[(SessionKey, Uuid, Vec<&ReportedEvent>)],
+) -> Result<HashMap<SessionKey, i64>, Failure> {
+    if fresh.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let last = |events: &[&ReportedEvent]| {
+        let last = events.last().map_or(0, |event| to_i64(event.seq));
+        last + i64::from(kit::mutant::on("fleet.acknowledged-past-the-last"))
+    };
+    let acked: HashMap<SessionKey, i64> =
+        fresh.iter().map(|(session, _, events)| (*session, last(events))).collect();
+    let all = || {
+        fresh
+            .iter()
+            .flat_map(|(session, journal, events)| events.iter().map(move |event| (session, journal, *event)))
+    };
+    let nodes: Vec<Uuid> = all().map(|(session, ..)| session.node_id.uuid()).collect();
+    let journals: Vec<Uuid> = all().map(|(_, journal, _)| *journal).collect();
+    let seqs: Vec<i64> = all().map(|(.., event)| to_i64(event.seq)).collect();
+    let classes: Vec<i16> = all().map(|(.., event)| i16::try_from(event.class).unwrap_or(0)).collect();
+    let reports: Vec<&[u8]> = all().map(|(.., event)| event.report.as_slice()).collect();
+    let signatures: Vec<Option<&[u8]>> = all().map(|(.., event)| event.signature.as_deref()).collect();
+    let keys: Vec<Option<&[u8]>> = all().map(|(.., event)| event.key_sha256.as_deref()).collect();
     // Microseconds fit a double exactly until the year 2255.
-    let times: Vec<f64> = fresh.iter().map(|event| event.observed_at.micros() as f64).collect();
+    let times: Vec<f64> = all().map(|(.., event)| event.observed_at.micros() as f64).collect();
     tx.execute(
         &sql::EVENTS_INSERT,
-        &[&node_id, &journal_id.uuid(), &seqs, &classes, &reports, &signatures, &keys, &times],
+        &[&nodes, &journals, &seqs, &classes, &reports, &signatures, &keys, &times],
     )
     .await?;
-    tx.execute(&sql::EVENTS_ACKED, &[&node_id, &session_epoch, &last]).await?;
-    observe(tx, [session.node_id]).await?;
-    Ok(Some(to_u64(last)))
+    let sessions: Vec<SessionKey> = fresh.iter().map(|(session, ..)| *session).collect();
+    let (nodes, epochs) = columns(&sessions);
+    let lasts: Vec<i64> = fresh.iter().map(|(_, _, events)| last(events)).collect();
+    tx.execute(&sql::EVENTS_ACKED, &[&nodes, &epochs, &lasts]).await?;
+    Ok(acked)
 }
 
 async fn statuses_in(

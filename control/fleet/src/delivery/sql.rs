@@ -278,31 +278,35 @@ pub const COMMANDS_RESULT: Sql = sql(
      WHERE c.command_id = k.command_id AND c.settled_at IS NULL",
 );
 
-pub const SESSION_JOURNAL: Sql = sql(
-    "session_journal",
-    "SELECT s.journal_id, s.acked_event_seq FROM node_sessions s
-     JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch
-     WHERE s.node_id = $1 AND s.session_epoch = $2 AND s.gateway_id = $3 AND g.epoch = $4
-       AND g.expires_at > compute_now() AND s.closed_at IS NULL
-     FOR NO KEY UPDATE OF s",
+/// The journals of the sessions of a batch that are still this gateway's, kept so until the transaction ends.
+pub const SESSIONS_JOURNALS: Sql = sql(
+    "sessions_journals",
+    "SELECT s.node_id, s.session_epoch, s.journal_id, s.acked_event_seq FROM node_sessions s
+     JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) USING (node_id, session_epoch)
+     WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint) AND s.closed_at IS NULL
+     ORDER BY s.node_id FOR NO KEY UPDATE OF s",
 );
-/// A row once as many of the node's events wait as may.
+/// Those of the nodes of which as many events wait as may.
 pub const EVENTS_FULL: Sql = sql(
     "events_full",
-    "SELECT 1 AS full FROM node_events WHERE node_id = $1 AND handled_at IS NULL OFFSET $2 LIMIT 1",
+    "SELECT k.node_id FROM unnest($1::uuid[]) AS k (node_id)
+     WHERE EXISTS (SELECT 1 FROM node_events e WHERE e.node_id = k.node_id AND e.handled_at IS NULL OFFSET $2)
+     ORDER BY k.node_id",
 );
 pub const EVENTS_INSERT: Sql = sql(
     "events_insert",
     "INSERT INTO node_events (node_id, journal_id, seq, class, report, signature, key_sha256, observed_at)
-     SELECT $1, $2, e.seq, e.class, e.report, e.signature, e.key_sha256, to_timestamp(e.observed_micros / 1000000.0)
-     FROM unnest($3::bigint[], $4::smallint[], $5::bytea[], $6::bytea[], $7::bytea[], $8::float8[])
-       AS e (seq, class, report, signature, key_sha256, observed_micros)
+     SELECT e.node_id, e.journal_id, e.seq, e.class, e.report, e.signature, e.key_sha256,
+       to_timestamp(e.observed_micros / 1000000.0)
+     FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::smallint[], $5::bytea[], $6::bytea[], $7::bytea[], $8::float8[])
+       AS e (node_id, journal_id, seq, class, report, signature, key_sha256, observed_micros)
      ON CONFLICT DO NOTHING",
 );
 pub const EVENTS_ACKED: Sql = sql(
     "events_acked",
-    "UPDATE node_sessions SET acked_event_seq = $3
-     WHERE node_id = $1 AND session_epoch = $2 AND acked_event_seq < $3",
+    "UPDATE node_sessions s SET acked_event_seq = k.acked
+     FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS k (node_id, session_epoch, acked)
+     WHERE s.node_id = k.node_id AND s.session_epoch = k.session_epoch AND s.acked_event_seq < k.acked",
 );
 
 /// A node may say of itself what it likes, but not that it stands at a spec that does not exist yet: `observed_generation` never
@@ -403,7 +407,7 @@ pub const STATEMENTS: &[Sql] = &[
     COMMANDS_OF_NODES,
     COMMANDS_MOVE,
     COMMANDS_RESULT,
-    SESSION_JOURNAL,
+    SESSIONS_JOURNALS,
     EVENTS_FULL,
     EVENTS_INSERT,
     EVENTS_ACKED,

@@ -31,6 +31,30 @@ pub async fn events_of_another_journal_are_not_taken(world: &dyn World) {
     assert!(world.event_seqs(hello.node_id, other).await.is_empty());
 }
 
+pub async fn events_of_many_sessions_are_stored_together(world: &dyn World) {
+    let bench = Bench::new(world).await;
+    let (one, two, three) = (bench.node().await, bench.node().await, bench.node().await);
+    let (first, _) = bench.open(&one).await;
+    let (second, _) = bench.open(&two).await;
+    let (gone, _) = bench.open(&three).await;
+    bench.open(&three).await;
+    let of = |session, hello: &HelloFacts, seqs: &[u64]| ReportedEvents {
+        session,
+        journal_id: hello.journal_id,
+        events: seqs.iter().map(|seq| event(*seq)).collect(),
+    };
+    let put = |reported| bench.store.put_events_of(bench.lease, reported);
+    let other = HelloFacts { journal_id: JournalId::from_uuid(unique()), ..two.clone() };
+    let batch = vec![of(first, &one, &[1, 2]), of(second, &other, &[1]), of(gone, &three, &[1])];
+    assert_eq!(put(batch).await.unwrap(), [Some(2), None, None]);
+    let batch = vec![of(second, &two, &[3, 9]), of(first, &one, &[2, 3]), of(gone, &three, &[])];
+    assert_eq!(put(batch).await.unwrap(), [Some(9), Some(3), None]);
+    assert_eq!(put(vec![]).await.unwrap(), []);
+    assert_eq!(world.event_seqs(one.node_id, one.journal_id).await, [1, 2, 3]);
+    assert_eq!(world.event_seqs(two.node_id, two.journal_id).await, [3, 9]);
+    assert!(world.event_seqs(three.node_id, three.journal_id).await.is_empty());
+}
+
 pub async fn a_journal_that_comes_back_is_known(world: &dyn World) {
     let bench = Bench::new(world).await;
     let hello = bench.node().await;

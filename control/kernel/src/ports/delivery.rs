@@ -164,6 +164,14 @@ pub struct ReportedEvent {
     pub observed_at: Timestamp,
 }
 
+/// Events of one session, ascending.
+#[derive(Debug, Clone)]
+pub struct ReportedEvents {
+    pub session: SessionKey,
+    pub journal_id: JournalId,
+    pub events: Vec<ReportedEvent>,
+}
+
 /// The latest status of one session.
 #[derive(Debug, Clone)]
 pub struct ReportedStatus {
@@ -345,6 +353,22 @@ pub trait DeliveryStore: Send + Sync + 'static {
         journal_id: JournalId,
         events: Vec<ReportedEvent>,
     ) -> Delivered<'a, Option<u64>>;
+
+    /// [`DeliveryStore::put_events`] of several sessions, each once, and what it returns for each. In one transaction where a store
+    /// can: then an error means that none of it is stored.
+    fn put_events_of<'a>(
+        &'a self,
+        lease: GatewayLease,
+        reported: Vec<ReportedEvents>,
+    ) -> Delivered<'a, Vec<Option<u64>>> {
+        Box::pin(async move {
+            let mut stored = Vec::with_capacity(reported.len());
+            for one in reported {
+                stored.push(self.put_events(lease, one.session, one.journal_id, one.events).await?);
+            }
+            Ok(stored)
+        })
+    }
 
     /// Stores the latest status of many sessions, in one transaction.
     fn put_statuses<'a>(&'a self, lease: GatewayLease, statuses: Vec<ReportedStatus>) -> Delivered<'a, ()>;
