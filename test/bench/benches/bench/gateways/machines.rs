@@ -19,8 +19,9 @@ use crate::sessions::nodes::{Dialer, Session};
 use crate::sessions::{identities, part};
 
 const NODE: TaskKind = TaskKind::isolated("node");
-/// More only wait for each other on a small machine.
-const DIALS_AT_ONCE: usize = 64;
+/// Of each process: more than a gateway opens in one transaction, so that it never waits for its nodes, and fewer than wait in its
+/// listener's queue.
+const DIALS_AT_ONCE: usize = 256;
 
 /// When a command came, in microseconds of the wall clock, which all processes of a machine share.
 type Received = Arc<Mutex<Vec<(String, i64)>>>;
