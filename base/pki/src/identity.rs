@@ -86,22 +86,17 @@ impl PeerIdentity {
         trust: &NodeTrust,
         at: Timestamp,
     ) -> Result<Self, IdentityRefused> {
-        let certificate = parse_certificate(der).ok_or(IdentityRefused::Malformed)?;
-        if certificate.version() != X509Version::V3 {
-            return Err(IdentityRefused::Malformed);
+        verify_issued(der, &trust.roots, at)?;
+        Self::of_verified(der, trust, at)
+    }
+
+    /// Of a certificate that [`verify_issued`] has taken: its signature is not looked at again.
+    pub(crate) fn of_verified(der: &[u8], trust: &NodeTrust, at: Timestamp) -> Result<Self, IdentityRefused> {
+        let certificate = parse_v3(der)?;
+        if !trust.roots.iter().any(|root| root.subject == certificate.issuer().as_raw()) {
+            return Err(IdentityRefused::Issuer);
         }
-        let root = trust
-            .roots
-            .iter()
-            .find(|root| {
-                root.subject == certificate.issuer().as_raw() && is_signed_by(&certificate, &root.key)
-            })
-            .ok_or(IdentityRefused::Issuer)?;
-        let validity = certificate.validity();
-        let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-        if !(not_before..=not_after).contains(&seconds(at)) || !root.is_valid_at(at) {
-            return Err(IdentityRefused::Validity);
-        }
+        let (not_before, not_after) = validity_at(&certificate, at)?;
         let name = name_in(&certificate)?;
         if name.trust_domain != trust.trust_domain {
             return Err(IdentityRefused::TrustDomain);
@@ -116,6 +111,42 @@ impl PeerIdentity {
             key: VerifyingKey::from_spki_der(certificate.public_key().raw)
                 .map_err(|_| IdentityRefused::Key)?,
         })
+    }
+}
+
+/// Whether one of `roots`, valid at `at` as the certificate has to be, signed it itself, for a node's client authentication alone.
+pub(crate) fn verify_issued(
+    der: &[u8],
+    roots: &[RootCertificate],
+    at: Timestamp,
+) -> Result<(), IdentityRefused> {
+    let certificate = parse_v3(der)?;
+    let root = roots
+        .iter()
+        .find(|root| root.subject == certificate.issuer().as_raw() && is_signed_by(&certificate, &root.key))
+        .ok_or(IdentityRefused::Issuer)?;
+    validity_at(&certificate, at)?;
+    if !root.is_valid_at(at) {
+        return Err(IdentityRefused::Validity);
+    }
+    name_in(&certificate).map(drop)
+}
+
+fn parse_v3(der: &[u8]) -> Result<X509Certificate<'_>, IdentityRefused> {
+    let certificate = parse_certificate(der).ok_or(IdentityRefused::Malformed)?;
+    match certificate.version() {
+        X509Version::V3 => Ok(certificate),
+        _ => Err(IdentityRefused::Malformed),
+    }
+}
+
+/// In seconds, once `at` is between them.
+fn validity_at(certificate: &X509Certificate<'_>, at: Timestamp) -> Result<(i64, i64), IdentityRefused> {
+    let validity = certificate.validity();
+    let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    match (not_before..=not_after).contains(&seconds(at)) {
+        true => Ok((not_before, not_after)),
+        false => Err(IdentityRefused::Validity),
     }
 }
 

@@ -3,31 +3,28 @@
 use std::sync::Arc;
 
 use model::Timestamp;
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
-use rustls_pki_types::CertificateDer;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, ServerConnection,
+    SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::{ALPN_H2, TlsClock, TlsError, TlsIdentity, provider};
-use crate::identity::{IdentityRefused, NodeTrust, PeerIdentity};
+use super::{ALPN_H2, CHAIN_CERTIFICATES_MAX, TlsClock, TlsError, TlsIdentity, provider};
+use crate::ca::RootCertificate;
+use crate::identity::{IdentityRefused, NodeTrust, PeerIdentity, verify_issued};
 
 /// A gateway's configuration. A client certificate is optional, because a node that joins has none yet; one that is
-/// given must chain to a node CA. After accepting, ask `peer_identity`, then the revocations.
+/// given must be issued by a node CA itself. After accepting, ask `peer_identity`, then the revocations.
 pub fn server_config<D: AsRef<[u8]>>(
     identity: &TlsIdentity,
     node_cas: &[D],
     clock: TlsClock,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for der in node_cas {
-        roots.add(CertificateDer::from(der.as_ref())).map_err(TlsError::NodeCa)?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|error| match error {
-            VerifierBuilderError::NoRootAnchors => TlsError::NoNodeCa,
-            other => TlsError::NodeCa(rustls::Error::General(other.to_string())),
-        })?;
+    let verifier = Arc::new(NodeVerifier::new(node_cas)?);
     let (chain, key) = identity.parts();
     let mut config = ServerConfig::builder_with_details(provider(), Arc::new(clock))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -43,7 +40,8 @@ pub fn server_config<D: AsRef<[u8]>>(
     Ok(Arc::new(config))
 }
 
-/// Who the client is: `None` when it gave no certificate. To be asked after the handshake of every connection.
+/// Who the client is: `None` when it gave no certificate. To be asked after the handshake of every connection, which has to be one
+/// under a [`server_config`] of the same node CAs: that has checked who issued the certificate.
 pub fn peer_identity(
     connection: &ServerConnection,
     trust: &NodeTrust,
@@ -51,6 +49,87 @@ pub fn peer_identity(
 ) -> Result<Option<PeerIdentity>, IdentityRefused> {
     match connection.peer_certificates() {
         None | Some([]) => Ok(None),
-        Some([leaf, ..]) => PeerIdentity::from_certificate_der(leaf, trust, at).map(Some),
+        Some([leaf, ..]) => PeerIdentity::of_verified(leaf, trust, at).map(Some),
+    }
+}
+
+/// Takes what a node CA issued itself, and nothing that a standard would allow beyond that. A fleet that comes back has one signature
+/// of its certificates checked each, here, and not a second time for its names.
+#[derive(Debug)]
+struct NodeVerifier {
+    roots: Vec<RootCertificate>,
+    hints: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl NodeVerifier {
+    fn new<D: AsRef<[u8]>>(node_cas: &[D]) -> Result<Self, TlsError> {
+        let read = |der: &D| RootCertificate::parse(der.as_ref()).ok_or(TlsError::NodeCa);
+        let roots = node_cas.iter().map(read).collect::<Result<Vec<RootCertificate>, _>>()?;
+        if roots.is_empty() {
+            return Err(TlsError::NoNodeCa);
+        }
+        let hints = roots.iter().map(|root| DistinguishedName::from(root.subject.clone())).collect();
+        Ok(Self { roots, hints, algorithms: provider().signature_verification_algorithms })
+    }
+}
+
+impl ClientCertVerifier for NodeVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if intermediates.len() >= CHAIN_CERTIFICATES_MAX {
+            return Err(CertificateError::BadEncoding.into());
+        }
+        let at = Timestamp::from_millis(i64::try_from(now.as_secs()).unwrap_or(i64::MAX / 1000) * 1000);
+        match verify_issued(end_entity, &self.roots, at) {
+            Ok(()) => Ok(ClientCertVerified::assertion()),
+            Err(IdentityRefused::Malformed) => Err(CertificateError::BadEncoding.into()),
+            Err(IdentityRefused::Issuer) => Err(CertificateError::UnknownIssuer.into()),
+            Err(IdentityRefused::Validity) => Err(CertificateError::Expired.into()),
+            Err(IdentityRefused::Usage) => Err(CertificateError::InvalidPurpose.into()),
+            Err(
+                IdentityRefused::Key
+                | IdentityRefused::Serial
+                | IdentityRefused::Authority
+                | IdentityRefused::Name
+                | IdentityRefused::TrustDomain
+                | IdentityRefused::Extension,
+            ) => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        // Never reached: the configuration offers TLS 1.3 alone.
+        Err(Error::General("TLS 1.2 is not spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
     }
 }

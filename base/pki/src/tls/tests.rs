@@ -238,9 +238,18 @@ fn a_client_certificate_of_another_ca_or_expired_fails_the_handshake() {
 }
 
 #[test]
+fn a_gateways_certificate_is_not_a_nodes_whoever_issued_it() {
+    let lab = Lab::new();
+    let server = lab.server(&Lab::gateway_identity(&lab.serving_ca, true));
+    let client = lab.client(Some(Lab::gateway_identity(&lab.node_ca, false)));
+    refused(&client, &server, "gw.example.test");
+}
+
+#[test]
 fn tls_1_2_is_refused_by_both_ends() {
     let lab = Lab::new();
     let identity = Lab::gateway_identity(&lab.serving_ca, true);
+    let provider = || Arc::new(rustls::crypto::ring::default_provider());
     let (chain, key) = identity.parts();
     let old_server = ServerConfig::builder_with_details(provider(), Arc::new(lab.clock()))
         .with_protocol_versions(&[&rustls::version::TLS12])
