@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use p256::SecretKey;
 use p256::ecdsa::signature::MultipartSigner;
 use p256::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey, LineEnding};
-use rustls_pki_types::{SignatureVerificationAlgorithm, alg_id};
+use rustls::SignatureScheme;
+use rustls::sign::Signer;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, SignatureVerificationAlgorithm, alg_id};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
@@ -44,11 +47,21 @@ pub struct BadSignature {
     pub purpose: Purpose,
 }
 
-/// A P-256 private key. Signatures are ECDSA with SHA-256, deterministic (RFC 6979), with s in the lower half of the
-/// order. Memory is wiped when dropped; `Debug` shows the key id only.
+static THE_SAME_EACH_TIME: AtomicBool = AtomicBool::new(false);
+
+/// From here on every key of this process signs by RFC 6979, which is slower, and the same message has the same signature each
+/// time: for simulations, whose bytes are those of their seed. Nothing takes it back.
+pub fn sign_the_same_each_time() {
+    THE_SAME_EACH_TIME.store(true, Ordering::Relaxed);
+}
+
+/// A P-256 private key. Signatures are ECDSA with SHA-256, with s in the lower half of the order; those of one message and
+/// purpose differ, unless [`sign_the_same_each_time`] was asked for. Memory is wiped when dropped; `Debug` shows the key id only.
 #[derive(Clone)]
 pub struct SigningKey {
     inner: p256::ecdsa::SigningKey,
+    /// The same key for who signs often: a control plane signs every spec, and this takes a fifth of the time.
+    quick: Arc<dyn Signer>,
     public: VerifyingKey,
 }
 
@@ -60,7 +73,11 @@ impl SigningKey {
     fn from_secret(secret: &SecretKey) -> Self {
         let inner = p256::ecdsa::SigningKey::from(secret);
         let public = VerifyingKey::from_point(*inner.verifying_key());
-        Self { inner, public }
+        let pkcs8 = secret.to_pkcs8_der().expect("a P-256 key always encodes");
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pkcs8.as_bytes()));
+        let key = rustls::crypto::ring::sign::any_ecdsa_type(&der).expect("ring reads every P-256 key");
+        let signer = key.choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256]);
+        Self { inner, quick: signer.expect("a P-256 key signs with SHA-256").into(), public }
     }
 
     /// Reads `-----BEGIN PRIVATE KEY-----`. Encrypted keys, SEC1 keys and other curves are refused.
@@ -90,13 +107,24 @@ impl SigningKey {
 
     /// Signs `better-compute/v1/` + purpose + 0x00 + body.
     pub fn sign(&self, purpose: Purpose, body: &[u8]) -> Signature {
-        self.sign_parts(&[&purpose.frame(), body])
+        let parts: [&[u8]; 2] = [&purpose.frame(), body];
+        match THE_SAME_EACH_TIME.load(Ordering::Relaxed) {
+            true => self.sign_parts(&parts),
+            false => self.sign_quickly(&parts),
+        }
     }
 
     /// Signs bytes that another standard frames: a certificate, a CSR. Never reachable from outside this crate, where
-    /// every signature has a purpose.
+    /// every signature has a purpose. By RFC 6979: a join that is tried again keeps its CSR, byte for byte.
     pub(crate) fn sign_parts(&self, parts: &[&[u8]]) -> Signature {
         let signature: p256::ecdsa::Signature = self.inner.multipart_sign(parts);
+        Signature(signature.normalize_s())
+    }
+
+    fn sign_quickly(&self, parts: &[&[u8]]) -> Signature {
+        let der =
+            self.quick.sign(&parts.concat()).expect("the operating system's random generator does not fail");
+        let signature = p256::ecdsa::Signature::from_der(&der).expect("ring signs in DER");
         Signature(signature.normalize_s())
     }
 
@@ -173,7 +201,7 @@ impl VerifyingKey {
     }
 
     /// As handshakes do: a gateway does this for every connection and a worker for every report, and it takes a quarter of the time
-    /// that `p256` takes, whose signatures are kept because they are the same each time.
+    /// that `p256` takes.
     fn verify_by_ring(&self, message: &[u8], der: &[u8]) -> Result<(), ()> {
         let point = &self.spki[SPKI_BYTES - POINT_BYTES..];
         ecdsa_p256_sha256().verify_signature(point, message, der).map_err(|_| ())

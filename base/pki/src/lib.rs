@@ -8,7 +8,7 @@
 //! | What | Text or bytes | Where |
 //! |---|---|---|
 //! | signed message | `better-compute/v1/` + purpose + 0x00 + body | [`purpose`] |
-//! | signature | r and s, 64 bytes, ECDSA with SHA-256, RFC 6979, low s | [`key`] |
+//! | signature | r and s, 64 bytes, ECDSA with SHA-256, low s | [`key`] |
 //! | public key | DER SubjectPublicKeyInfo, 91 bytes, uncompressed point | [`key`] |
 //! | private key | PKCS#8, PEM or DER, unencrypted | [`key`] |
 //! | pin | SHA-256 of the SPKI, 64 lowercase hexadecimal characters | [`key`] |
@@ -69,7 +69,7 @@ pub use codec::DecodeError;
 pub use csr::{csr_sha256, make_csr, verify_csr};
 pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use identity::{NodeTrust, PeerIdentity};
-pub use key::{KeyError, KeyId, Pin, Signature, SigningKey, VerifyingKey};
+pub use key::{KeyError, KeyId, Pin, Signature, SigningKey, VerifyingKey, sign_the_same_each_time};
 pub use purpose::Purpose;
 pub use redact::{looks_like_secret, redact};
 pub use signed::SignedMessage;

@@ -22,9 +22,24 @@ fn signatures_are_those_of_rfc_6979_with_s_lowered() {
 }
 
 #[test]
-fn signing_twice_gives_the_same_bytes() {
+fn certificates_and_csrs_are_signed_the_same_each_time() {
     let key = SigningKey::generate(&OsEntropy);
-    assert_eq!(key.sign(Purpose::Command, b"a").to_bytes(), key.sign(Purpose::Command, b"a").to_bytes());
+    assert_eq!(key.sign_parts(&[b"a"]), key.sign_parts(&[b"a"]));
+    assert_ne!(key.sign_quickly(&[b"a"]), key.sign_quickly(&[b"a"]));
+}
+
+#[test]
+fn both_ways_to_sign_give_what_verifies_and_has_a_low_s() {
+    let key = SigningKey::generate(&OsEntropy);
+    // Half of all signatures have s in the upper half before it is lowered.
+    for body in 0..32_u8 {
+        let parts: [&[u8]; 2] = [b"framed ", &[body]];
+        for signature in [key.sign_parts(&parts), key.sign_quickly(&parts)] {
+            assert_eq!(Signature::from_bytes(&signature.to_bytes()), Ok(signature));
+            assert_eq!(key.verifying_key().verify_parts(&parts, &signature), Ok(()));
+            assert_eq!(key.verifying_key().verify_parts(&[b"framed", &[body]], &signature), Err(()));
+        }
+    }
 }
 
 #[test]
