@@ -7,12 +7,14 @@ pub mod mutant;
 pub mod rng;
 pub mod signal;
 pub mod supervisor;
+pub mod together;
 pub mod wake;
 
 pub use backoff::Backoff;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use rng::{OsRng, Rng, SeededRng};
 pub use supervisor::{OnEnd, Supervisor, TaskHandle, TaskKind};
+pub use together::Together;
 pub use wake::{Wake, Waker};
 
 /// An error and its sources as one line: `failed to read config: permission denied`.

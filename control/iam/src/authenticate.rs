@@ -1,7 +1,7 @@
 //! From a bearer token to its user.
 //!
 //! Every call asks the database, by primary key and in one statement that also reads the time and the version that decisions
-//! go by. Nothing is remembered, so a revoked token, a disabled user and an expiry hold from the next call on, in every
+//! go by; calls that come while it is being asked share the next one. Nothing is remembered, so a revoked token, a disabled user and an expiry hold from the next call on, in every
 //! process.
 
 use std::time::Duration;
@@ -10,7 +10,8 @@ use kernel::call::Principal;
 use kernel::ports::iam::{AuthenticationPort, Identity};
 use kernel::{ApiError, BoxFuture, Fault};
 use model::{ErrorCode, TokenId};
-use store::{Row, RowExt};
+use store::{Row, RowExt, StoreError};
+use uuid::Uuid;
 
 use crate::{Iam, secret, sql};
 
@@ -23,7 +24,7 @@ impl AuthenticationPort for Iam {
             let Some(token) = secret::parse(token) else {
                 return Err(refused(None, "malformed"));
             };
-            let row = self.store.read_one(&sql::TOKEN_AUTHENTICATE, &[&token.id().uuid()]).await?;
+            let row = self.authenticating.ask(token.id().uuid(), |ids| self.look_up(ids)).await?;
             let now = row.ts("now");
             let Some(kept) = row.get::<_, Option<&[u8]>>("secret_sha256") else {
                 return Err(refused(Some(token.id()), "unknown"));
@@ -54,6 +55,10 @@ impl AuthenticationPort for Iam {
 }
 
 impl Iam {
+    async fn look_up(&self, ids: Vec<Uuid>) -> Result<Vec<Row>, StoreError> {
+        self.store.read(&sql::TOKENS_AUTHENTICATE, &[&ids]).await
+    }
+
     /// A failure is logged and forgotten: it is for people, and no reason to refuse a call.
     async fn used(&self, token_id: TokenId) {
         let resolution_secs = i64::try_from(LAST_USED_RESOLUTION.as_secs()).expect("a minute fits");

@@ -38,16 +38,21 @@ mod version;
 use std::sync::Arc;
 
 use kernel::{BoxFuture, Call, Fault, Module};
-use kit::Rng;
+use kit::{Rng, Together};
 use pki::Entropy;
-use store::Store;
+use store::{Row, Store};
+use uuid::Uuid;
 
 pub use authorize::Authorizer;
 pub use bootstrap::{Bootstrapped, bootstrap};
 
+/// Tokens that are looked up in one statement.
+const TOKENS_AT_ONCE: usize = 128;
+
 /// The methods and the authentication port.
 pub struct Iam {
     store: Store,
+    authenticating: Together<Uuid, Row>,
     rng: Arc<dyn Rng>,
     /// For the secrets of tokens.
     entropy: Arc<dyn Entropy>,
@@ -55,7 +60,8 @@ pub struct Iam {
 
 impl Iam {
     pub fn new(store: Store, rng: Arc<dyn Rng>, entropy: Arc<dyn Entropy>) -> Arc<Self> {
-        Arc::new(Self { store, rng, entropy })
+        let authenticating = Together::new(TOKENS_AT_ONCE);
+        Arc::new(Self { store, authenticating, rng, entropy })
     }
 }
 

@@ -10,13 +10,16 @@ pub(crate) const VERSION_RAISE: Sql =
 
 // Authentication and authorization.
 
-/// One row always: the version, the time and whether the deployment may act, with nulls for a token that is not there.
-pub(crate) const TOKEN_AUTHENTICATE: Sql = sql(
-    "token_authenticate",
+/// One row for each id of `$1`, in their order: the version, the time and whether the deployment may act, with nulls for a token
+/// that is not there.
+pub(crate) const TOKENS_AUTHENTICATE: Sql = sql(
+    "tokens_authenticate",
     "SELECT v.version, compute_now() AS now, (SELECT observe_only FROM deployment) AS observe_only,
             t.secret_sha256, t.expires_at, t.revoked_at, t.last_used_at,
             u.user_id, u.tenant_id, u.kind, u.name, u.disabled_at
-     FROM iam_version v LEFT JOIN (tokens t JOIN users u USING (user_id)) ON t.token_id = $1",
+     FROM iam_version v CROSS JOIN unnest($1::uuid[]) WITH ORDINALITY AS k (token_id, place)
+     LEFT JOIN (tokens t JOIN users u USING (user_id)) ON t.token_id = k.token_id
+     ORDER BY k.place",
 );
 pub(crate) const TOKEN_USED: Sql = sql(
     "token_used",
@@ -219,7 +222,7 @@ pub(crate) const BINDING_TENANTS_OF_USER: Sql = sql(
 pub(crate) const ALL: &[Sql] = &[
     VERSION_GET,
     VERSION_RAISE,
-    TOKEN_AUTHENTICATE,
+    TOKENS_AUTHENTICATE,
     TOKEN_USED,
     TENANT_WAY_UP,
     POLICIES_HELD,

@@ -53,7 +53,7 @@ async fn no_secret_is_stored() {
         .scalar_i64(&format!(
             "SELECT (SELECT count(*) FROM tokens t WHERE t::text LIKE '%{secret}%' OR t::text LIKE '%{0}%')
                   + (SELECT count(*) FROM audit a WHERE a::text LIKE '%{secret}%' OR a::text LIKE '%{0}%')
-                  + (SELECT count(*) FROM outbox o WHERE o::text LIKE '%{secret}%' OR o::text LIKE '%{0}%')
+                  + (SELECT count(*) FROM outbox_events o WHERE o::text LIKE '%{secret}%' OR o::text LIKE '%{0}%')
                   + (SELECT count(*) FROM idempotency i WHERE i::text LIKE '%{0}%')",
             user.token.rsplit_once('_').expect("a secret part").1
         ))

@@ -87,7 +87,7 @@ async fn a_token_ends_by_revocation_by_expiry_and_with_its_user() {
     assert_eq!(world.does("users.enable", disable.clone()).await.get("disabledAt"), None);
     assert_eq!(whoami(&disabled.token).await, "ok");
     world.does("users.disable", disable).await;
-    let told = "SELECT count(*) FROM outbox WHERE kind = 'iam.user.changed'";
+    let told = "SELECT count(*) FROM outbox_events WHERE kind = 'iam.user.changed'";
     assert_eq!(world.db.scalar_i64(told).await, 3, "what changed nothing is not told");
     let oneself = world.call(&world.admin, "users.disable", json!({"id": world.admin_id})).await;
     assert_eq!(oneself.code(), "INVALID_STATE");

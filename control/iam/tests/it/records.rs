@@ -52,7 +52,7 @@ async fn a_change_has_one_entry_that_says_it_was_committed() {
     assert_eq!(entry.resource, format!("tenant/{tenant}"));
     assert_eq!(entry.detail["committed"], true);
     assert_eq!(entry.detail["decisions"][0]["by"], "administrator/Everything");
-    let events = "SELECT count(*) FROM outbox WHERE kind = 'iam.tenant.created'";
+    let events = "SELECT count(*) FROM outbox_events WHERE kind = 'iam.tenant.created'";
     assert_eq!(world.db.scalar_i64(events).await, 1);
 }
 
