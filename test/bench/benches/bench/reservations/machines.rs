@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fleet::PgDelivery;
-use futures::StreamExt;
-use kernel::ports::delivery::{DeliveryStore, GatewayLease, ReportedEvent, SessionKey, StoredSpec};
+use kernel::ports::delivery::{
+    DeliveryStore, GatewayLease, ReportedEvent, ReportedEvents, SessionKey, StoredSpec,
+};
 use kit::{Clock, OnEnd, OsRng, Rng, Supervisor, SystemClock, TaskKind};
 use model::{GatewayId, JournalId, NodeId};
 use pki::{OsEntropy, Purpose, SigningKey};
@@ -33,8 +34,8 @@ pub const GPUS: u32 = 8;
 const ANSWERING: TaskKind = TaskKind { name: "machines", on_end: OnEnd::Fatal };
 /// A gateway looks at once when it is told; this is soon enough after.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Machines whose answers are stored at the same time: a gateway has as many connections to the database.
-const ANSWERS_AT_ONCE: usize = 8;
+/// Machines whose answers are stored in one transaction, as a gateway does with what comes at the same time.
+const ANSWERS_AT_ONCE: usize = 128;
 const LEASE: Duration = Duration::from_secs(3600);
 /// Ten thousand machines are looked at one by one before they are offered.
 const MADE_WITHIN: Duration = Duration::from_secs(900);
@@ -177,33 +178,31 @@ impl Machines {
             return Ok(());
         }
         let specs = self.0.delivery.specs_behind(self.0.lease, owing).await?;
-        futures::stream::iter(specs)
-            .map(|spec| self.take(spec))
-            .buffer_unordered(ANSWERS_AT_ONCE)
-            .collect::<Vec<_>>()
-            .await
-            .into_iter()
-            .collect()
+        let mut reported = Vec::new();
+        for spec in specs {
+            reported.extend(self.take(&spec)?);
+        }
+        for reported in reported.chunks(ANSWERS_AT_ONCE) {
+            let stored = self.0.delivery.put_events_of(self.0.lease, reported.to_vec()).await?;
+            if stored.iter().any(Option::is_none) {
+                bail!("a session was refused");
+            }
+        }
+        Ok(())
     }
 
     /// What a machine does with its spec: it holds what is new and lets go of what is to be released, and says so.
-    async fn take(&self, spec: StoredSpec) -> anyhow::Result<()> {
+    fn take(&self, spec: &StoredSpec) -> anyhow::Result<Option<ReportedEvents>> {
         let body = DesiredStateBody::decode(spec.body.as_slice())?;
         let assignments = body.spec.and_then(|spec| spec.devices).unwrap_or_default().assignments;
-        let (session, journal_id, events) = {
-            let mut machines = self.machines();
-            let machine = machines.get_mut(&spec.node_id).context("a spec of no machine")?;
-            machine.generation = spec.generation;
-            let reports = machine.converge(&assignments);
-            let events = reports.into_iter().map(|report| self.event(machine, report)).collect::<Vec<_>>();
-            machine.answered += events.len() as u64;
-            (machine.session, machine.journal_id, events)
-        };
-        if events.is_empty() {
-            return Ok(());
-        }
-        let stored = self.0.delivery.put_events(self.0.lease, session, journal_id, events).await?;
-        stored.map(drop).context("the session was refused")
+        let mut machines = self.machines();
+        let machine = machines.get_mut(&spec.node_id).context("a spec of no machine")?;
+        machine.generation = spec.generation;
+        let reports = machine.converge(&assignments);
+        let events = reports.into_iter().map(|report| self.event(machine, report)).collect::<Vec<_>>();
+        machine.answered += events.len() as u64;
+        let (session, journal_id) = (machine.session, machine.journal_id);
+        Ok((!events.is_empty()).then_some(ReportedEvents { session, journal_id, events }))
     }
 
     fn event(&self, machine: &mut Machine, report: Report) -> ReportedEvent {
