@@ -32,6 +32,17 @@ pub struct EmbeddedConfig {
     /// Where `initdb` and `postgres` are; else PATH and `/usr/lib/postgresql/*/bin` are searched, newest first.
     pub bin_dir: Option<PathBuf>,
     pub connections_max: u32,
+    pub size: Size,
+}
+
+/// What the server may take of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// 64 MiB of buffers, and half a gigabyte of log: beside whatever else a machine does.
+    Small,
+    /// A gigabyte of buffers, and a log of up to 8 GiB, compressed, with a checkpoint every quarter of an hour: what a server with
+    /// ten thousand nodes should have. With less, each page is logged whole again and again.
+    Large,
 }
 
 /// Whether the data is kept.
@@ -45,11 +56,16 @@ pub enum Mode {
 
 impl EmbeddedConfig {
     pub fn durable(dir: impl Into<PathBuf>) -> Self {
-        Self { mode: Mode::Durable { dir: dir.into() }, bin_dir: None, connections_max: 100 }
+        Self {
+            mode: Mode::Durable { dir: dir.into() },
+            bin_dir: None,
+            connections_max: 100,
+            size: Size::Small,
+        }
     }
 
     pub fn memory() -> Self {
-        Self { mode: Mode::Memory, bin_dir: None, connections_max: 100 }
+        Self { mode: Mode::Memory, bin_dir: None, connections_max: 100, size: Size::Small }
     }
 }
 
@@ -181,8 +197,6 @@ fn arguments(config: &EmbeddedConfig, folder: &folder::Folder) -> Vec<String> {
         ("unix_socket_directories", folder.socket_dir().display().to_string()),
         ("unix_socket_permissions", "0700".to_owned()),
         ("max_connections", config.connections_max.to_string()),
-        ("shared_buffers", "64MB".to_owned()),
-        ("max_wal_size", "512MB".to_owned()),
         ("timezone", "UTC".to_owned()),
         ("log_timezone", "UTC".to_owned()),
         // The log names errors without the rows and statements they came from.
@@ -204,7 +218,16 @@ fn arguments(config: &EmbeddedConfig, folder: &folder::Folder) -> Vec<String> {
             ("max_wal_senders", "0"),
         ]
     };
-    settings.extend(how.iter().map(|(name, value)| (*name, (*value).to_owned())));
+    let size: &[(&'static str, &str)] = match config.size {
+        Size::Small => &[("shared_buffers", "64MB"), ("max_wal_size", "512MB")],
+        Size::Large => &[
+            ("shared_buffers", "1GB"),
+            ("max_wal_size", "8GB"),
+            ("checkpoint_timeout", "15min"),
+            ("wal_compression", "on"),
+        ],
+    };
+    settings.extend(how.iter().chain(size).map(|(name, value)| (*name, (*value).to_owned())));
     let mut arguments = vec!["-D".to_owned(), folder.data().display().to_string()];
     for (name, value) in settings {
         arguments.extend(["-c".to_owned(), format!("{name}={value}")]);

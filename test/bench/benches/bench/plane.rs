@@ -9,7 +9,7 @@ use anyhow::Context;
 use client::{Client, Config};
 use kit::{OsRng, SystemClock};
 use serde_json::{Value, json};
-use store::embedded::{Embedded, EmbeddedConfig};
+use store::embedded::{Embedded, EmbeddedConfig, Size};
 
 use crate::program::{self, Running};
 
@@ -32,7 +32,8 @@ pub struct Plane {
 impl Plane {
     /// Makes keys, a database and the first administrator below `dir`, and starts `serve` in these roles.
     pub fn start(dir: &Path, roles: &[&str]) -> anyhow::Result<Self> {
-        let database = Embedded::start_blocking(&EmbeddedConfig::durable(dir.join("pg")))?;
+        let config = EmbeddedConfig { size: Size::Large, ..EmbeddedConfig::durable(dir.join("pg")) };
+        let database = Embedded::start_blocking(&config)?;
         let pki = dir.join("pki");
         let better_compute = program::path("better-compute")?;
         let command = |args: &[&str]| {
