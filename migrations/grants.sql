@@ -27,18 +27,20 @@ GRANT SELECT (node_id, judged_at, generation, epoch, body, signature), INSERT (n
 GRANT SELECT (inbox_id, reply, refusal, answered_at),
   INSERT (inbox_id, kind, gateway_id, request, source_ip, peer_serial) ON join_inbox TO bc_gateway;
 -- To wake workers: it adds a wake-up, and neither reads nor takes back any.
-GRANT INSERT (queue, key) ON work_wakes TO bc_gateway;
+GRANT INSERT (queue, part, keys) ON work_wake_batches TO bc_gateway;
 
 -- Grants know tables and columns; these know rows. Each is made once, since making one waits for everybody who uses the
 -- table. The first policy of a table lets everybody do what they are granted; the second takes from a gateway what is
 -- not its part.
 DO $$ BEGIN
-  -- It wakes what looks at nodes and at joins, and nothing else.
-  IF NOT EXISTS (SELECT 1 FROM pg_policies WHERE schemaname = 'public' AND policyname = 'wakes_of_gateways') THEN
-    ALTER TABLE work_wakes ENABLE ROW LEVEL SECURITY;
-    CREATE POLICY wakes_all ON work_wakes USING (true) WITH CHECK (true);
-    CREATE POLICY wakes_of_gateways ON work_wakes AS RESTRICTIVE TO bc_gateway
-      USING (queue IN ('node-observe', 'join')) WITH CHECK (queue IN ('node-observe', 'join'));
+  -- It wakes what looks at nodes and at joins, and nothing else, and not more at once than a taker takes.
+  IF NOT EXISTS (SELECT 1 FROM pg_policies WHERE schemaname = 'public' AND tablename = 'work_wake_batches'
+      AND policyname = 'wakes_of_gateways') THEN
+    ALTER TABLE work_wake_batches ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY wakes_all ON work_wake_batches USING (true) WITH CHECK (true);
+    CREATE POLICY wakes_of_gateways ON work_wake_batches AS RESTRICTIVE TO bc_gateway
+      USING (queue IN ('node-observe', 'join'))
+      WITH CHECK (queue IN ('node-observe', 'join') AND cardinality(keys) BETWEEN 1 AND 32);
   END IF;
   -- What is settled stays settled: neither its result nor its end is written again.
   IF NOT EXISTS (SELECT 1 FROM pg_policies WHERE schemaname = 'public' AND policyname = 'commands_settled_stay') THEN

@@ -33,7 +33,8 @@ pub trait QueueHandler: Send + Sync + 'static {
 
 /// Handles many keys of a queue in one transaction, in which they are also settled: it all happens, or none of it.
 pub trait HandleTogether: Send + Sync {
-    /// Keys of one transaction at most: what a failure repeats, and how long their rows are locked.
+    /// Keys of one transaction, and at most 31 more that were woken together with one of them: what a failure repeats, and how
+    /// long their rows are locked.
     fn keys_max(&self) -> u32;
 
     /// `keys` are sorted and each is there once; nobody else handles them meanwhile. Returns when to look again at which of

@@ -147,7 +147,7 @@ impl Bench<'_> {
 
     async fn queue(&self) -> anyhow::Result<Run> {
         self.fill_queue(ROWS).await?;
-        self.clean("work_wakes").await?;
+        self.clean("work_wake_batches").await?;
         self.drain_queue().await
     }
 
@@ -191,7 +191,7 @@ impl Bench<'_> {
 
     async fn events(&self) -> anyhow::Result<Run> {
         self.fill_events(ROWS).await?;
-        self.clean("outbox").await?;
+        self.clean("outbox_batches").await?;
         self.drain_events().await
     }
 
@@ -231,8 +231,8 @@ impl Bench<'_> {
     async fn clean(&self, table: &'static str) -> anyhow::Result<()> {
         let text = match table {
             "raw_queue" => "VACUUM ANALYZE raw_queue",
-            "work_wakes" => "VACUUM ANALYZE work_wakes",
-            _ => "VACUUM ANALYZE outbox",
+            "work_wake_batches" => "VACUUM ANALYZE work_wake_batches",
+            _ => "VACUUM ANALYZE outbox_batches",
         };
         self.store.execute(&sql("clean", text), &[]).await?;
         Ok(())

@@ -1,8 +1,9 @@
 //! Domain events: written with the change they tell of, numbered afterwards.
 //!
-//! Durable: an outbox row commits with its change or not at all. Commits come in no order that readers could follow,
-//! so a relay, one at a time under a lease, moves the rows to `events` and numbers them there: `seq` has no gaps
-//! and never falls, and whoever has read up to some `seq` has missed nothing below it.
+//! Durable: an outbox row commits with its change or not at all, and holds what its transaction tells, up to
+//! 16 events. Commits come in no order that readers could follow, so a relay, one at a time under a lease,
+//! moves the events to `events` and numbers them there: `seq` has no gaps and never falls, and whoever has read up to some
+//! `seq` has missed nothing below it.
 
 use model::{EventId, TenantId, Timestamp};
 use serde_json::Value;
@@ -17,6 +18,8 @@ pub const OUTBOX_CHANNEL: &str = "bc_outbox";
 pub const EVENTS_CHANNEL: &str = "bc_events";
 /// The relay's lease.
 pub const RELAY_LEASE: &str = "outbox_relay";
+/// Events of one row at most: few enough that a row of them fits a page, and one relay pass is hardly more than was asked for.
+const BATCH_EVENTS_MAX: usize = 16;
 /// Events of one read at most: a page of a list, or what an event stream catches up with at once.
 pub const EVENTS_PAGE_MAX: u32 = 1_000;
 
@@ -24,36 +27,42 @@ const RELAY: Op = Op::new("outbox_relay");
 
 const APPEND: Sql = sql(
     "outbox_append",
-    "INSERT INTO outbox (event_id, kind, subject, tenant_id, data)
-     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::jsonb[])",
+    "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data) VALUES ($1, $2, $3, $4, $5)",
 );
 const ENSURE: Sql = sql(
     "events_partition_ensure",
     "SELECT partition_ensure('events', month) FROM (
-       SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS month FROM outbox) AS months",
+       SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS month FROM outbox_batches) AS months",
 );
-/// Nobody else deletes here while the lease is held, and nothing is updated, so a row stays where it was seen.
+/// Nobody else deletes here while the lease is held, and nothing is updated, so a row stays where it was seen. Whole rows,
+/// until they hold as many events as asked for.
 const MOVE: Sql = sql(
     "outbox_move",
     concat!(
         "WITH held AS MATERIALIZED (SELECT ",
         crate::lease_guard!(1, 2, 3),
         " AS holds),
-     seen AS MATERIALIZED (
-       SELECT ctid AS place, outbox_id FROM outbox WHERE outbox_id >= $4 AND (SELECT holds FROM held)
-       ORDER BY outbox_id LIMIT $5
+     near AS MATERIALIZED (
+       SELECT ctid AS place, batch_id, cardinality(event_ids) AS told FROM outbox_batches
+       WHERE batch_id >= $4 AND (SELECT holds FROM held) ORDER BY batch_id LIMIT $5
+     ), seen AS MATERIALIZED (
+       SELECT place, batch_id FROM (
+         SELECT place, batch_id, sum(told) OVER (ORDER BY batch_id) - told AS before FROM near) AS n
+       WHERE before < $5
      ), moved AS (
-       DELETE FROM outbox WHERE ctid = ANY (ARRAY(SELECT place FROM seen))
-       RETURNING outbox_id, at, event_id, kind, subject, tenant_id, data
-     ), head AS (
-       UPDATE event_head SET seq = seq + (SELECT count(*) FROM moved) WHERE EXISTS (SELECT 1 FROM seen)
-       RETURNING seq - (SELECT count(*) FROM moved) AS base
+       DELETE FROM outbox_batches WHERE ctid = ANY (ARRAY(SELECT place FROM seen))
+       RETURNING batch_id, at, event_ids, kinds, subjects, tenant_ids, data
+     ), told AS MATERIALIZED (SELECT coalesce(sum(cardinality(event_ids)), 0)::bigint AS events FROM moved),
+     head AS (
+       UPDATE event_head SET seq = seq + (SELECT events FROM told) WHERE EXISTS (SELECT 1 FROM seen)
+       RETURNING seq - (SELECT events FROM told) AS base
      ), put AS (
        INSERT INTO events (seq, at, event_id, kind, subject, tenant_id, data)
-       SELECT base + row_number() OVER (ORDER BY outbox_id), at, event_id, kind, subject, tenant_id, data
-       FROM moved, head
+       SELECT base + row_number() OVER (ORDER BY batch_id, place), at, event_id, kind, subject, tenant_id, e.data
+       FROM moved m, head, unnest(event_ids, kinds, subjects, tenant_ids, m.data)
+         WITH ORDINALITY AS e (event_id, kind, subject, tenant_id, data, place)
      )
-     SELECT (SELECT holds FROM held) AS held, (SELECT count(*) FROM seen) AS moved, (SELECT min(outbox_id) FROM seen) AS first,
+     SELECT (SELECT holds FROM held) AS held, (SELECT events FROM told) AS moved, (SELECT min(batch_id) FROM seen) AS first,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next"
     ),
@@ -124,20 +133,30 @@ pub struct EventRange {
 /// What a relay pass did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relayed {
-    /// This many; there may be more when it equals the batch.
+    /// This many events; there may be more when they are not fewer than the batch.
     Moved(usize),
     /// The lease is not held: nothing was moved.
     NotHolder,
 }
 
-/// Writes an event with the caller's transaction: all of one transaction in one statement, in their order.
+/// Writes an event with the caller's transaction: all of one transaction together at its end, in their order.
 pub async fn append(tx: &mut Tx<'_>, event: Event) -> Result<(), StoreError> {
     tx.later_event(event);
     tx.notify(OUTBOX_CHANNEL, "");
     Ok(())
 }
 
-pub(crate) fn append_all(events: Vec<Event>) -> Later {
+/// A statement for each row.
+pub(crate) fn append_all(events: Vec<Event>) -> Vec<Later> {
+    let mut statements = Vec::with_capacity(events.len().div_ceil(BATCH_EVENTS_MAX));
+    let mut events = events.into_iter();
+    while events.len() > 0 {
+        statements.push(append_batch(events.by_ref().take(BATCH_EVENTS_MAX)));
+    }
+    statements
+}
+
+fn append_batch(events: impl Iterator<Item = Event>) -> Later {
     let mut columns = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for Event { id, kind, subject, tenant_id, data } in events {
         columns.0.push(id.uuid());
@@ -181,7 +200,7 @@ impl Relay {
         *self = Self::default();
     }
 
-    /// Moves up to `batch` events, oldest first, and numbers them.
+    /// Moves `batch` events, oldest first, and numbers them: fewer when there are no more, and up to the rest of a row more.
     pub async fn pass(&mut self, store: &Store, lease: &Lease, batch: u32) -> Result<Relayed, StoreError> {
         self.passes += 1;
         if self.passes >= FROM_THE_FRONT_EVERY {

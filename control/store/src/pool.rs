@@ -17,7 +17,7 @@ use crate::listen::{self, Messages};
 use crate::metrics::Metrics;
 use crate::schedule::{self, At, Fate};
 use crate::tls::Tls;
-use crate::tx::{Statement, Tx, after_failure};
+use crate::tx::{Statement, Teller, Tx, after_failure};
 use crate::{BoxFuture, Op, Param, Sql};
 
 /// A transaction is begun this often at most. Conflicts clear within a few tries or not at all.
@@ -36,6 +36,7 @@ struct Inner {
     pool: Pool,
     config: StoreConfig,
     metrics: Metrics,
+    teller: Arc<Teller>,
 }
 
 impl Store {
@@ -56,7 +57,8 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|err| StoreError::new("open", ErrorKind::Config { why: err.to_string() }))?;
-        let store = Store(Arc::new(Inner { pool, config, metrics: Metrics::default() }));
+        let store =
+            Store(Arc::new(Inner { pool, config, metrics: Metrics::default(), teller: Arc::default() }));
         drop(store.connection().await?);
         Ok(store)
     }
@@ -106,9 +108,9 @@ impl Store {
         E: From<StoreError> + IsRetryable + Send + 'a,
     {
         let _turn = schedule::enter(&self.0.config.schedule, op.name()).await?;
-        let schedule = self.0.config.schedule.clone();
-        let mut tx: Tx<'a> =
-            Tx::new(self.raw_connection().await?, self.0.metrics.clone(), self.virtual_now(), schedule);
+        let (schedule, teller) = (self.0.config.schedule.clone(), self.0.teller.clone());
+        let (connection, metrics) = (self.raw_connection().await?, self.0.metrics.clone());
+        let mut tx: Tx<'a> = Tx::new(connection, metrics, self.virtual_now(), schedule, teller);
         match f(&mut tx).await {
             Ok(value) => {
                 tx.commit().await?;

@@ -1,6 +1,7 @@
 //! One transaction.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Instant;
 
 use deadpool_postgres::Object;
@@ -15,10 +16,12 @@ use crate::schedule::{self, At, Fate, Scheduled};
 use crate::{BoxFuture, Param, RowExt, Sql, sql};
 
 mod ending;
+mod tell;
 
 pub(crate) use ending::Later;
 pub use ending::Owned;
 use ending::Pending;
+pub(crate) use tell::Teller;
 
 const NOW: Sql = sql("compute_now", "SELECT compute_now() AS now");
 
@@ -39,6 +42,7 @@ struct Session {
     connection: Object,
     metrics: Metrics,
     schedule: Scheduled,
+    teller: Arc<Teller>,
     /// The text that begins the transaction, until it was sent.
     begin: Option<String>,
     /// A statement failed and no savepoint was rolled back since: the server refuses everything but ROLLBACK.
@@ -56,6 +60,7 @@ impl<'env> Tx<'env> {
         metrics: Metrics,
         virtual_now: Option<Timestamp>,
         schedule: Scheduled,
+        teller: Arc<Teller>,
     ) -> Self {
         let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if let Some(now) = virtual_now {
@@ -65,6 +70,7 @@ impl<'env> Tx<'env> {
             connection,
             metrics,
             schedule,
+            teller,
             begin: Some(begin),
             failed: false,
             discard: false,

@@ -1,8 +1,8 @@
 //! The work queue: keys that a pass should look at.
 //!
-//! Durable: every wake-up, until a pass that began after it has committed. A wake-up is a row of `work_wakes`, which is
-//! only inserted and deleted, so that who wakes waits for nobody. A pass takes the wake-ups of many keys at once, in one of
-//! two ways:
+//! Durable: every wake-up, until a pass that began after it has committed. What a transaction wakes of a queue is a row of
+//! `work_wake_batches`, which is only inserted and deleted, so that who wakes waits for nobody. A pass takes the wake-ups of
+//! many keys at once, in one of two ways:
 //!
 //! - **In its own transaction** ([`take`]): what it does and that it is done commit together; a failure brings the wake-ups
 //!   back. Meanwhile its keys are locked, and nobody else takes them. This costs one transaction for all of them.
@@ -46,6 +46,8 @@ pub use taking::{Floor, Taken, start, take};
 pub const CHANNEL: &str = "bc_work";
 /// Lapsed claims taken back per claiming pass; the rest waits for the next.
 const RECLAIM_MAX: i64 = 100;
+/// Keys of one row at most, which is taken as a whole: by up to one less a taker takes more than it wanted.
+const BATCH_KEYS_MAX: usize = 32;
 /// A stored error text is cut here: it is for a human to read.
 const ERROR_LEN_MAX: usize = 2_000;
 /// Pauses after a failed pass: uniform between half of and the whole of a bound that doubles from the first.
@@ -147,7 +149,7 @@ pub async fn enqueue(tx: &mut Tx<'_>, queue: Queue, key: &str, delay: Duration) 
     Ok(())
 }
 
-/// Makes the key due now, with the commit. However often within one transaction, it is one row.
+/// Makes the key due now, with the commit. However often within one transaction, it is one wake-up.
 pub fn wake(tx: &mut Tx<'_>, queue: Queue, key: impl Into<String>) {
     tx.later_wake(queue.name, key.into());
     tx.notify(CHANNEL, queue.name);
@@ -155,17 +157,32 @@ pub fn wake(tx: &mut Tx<'_>, queue: Queue, key: impl Into<String>) {
 
 /// Makes many keys due now, with the commit.
 pub async fn enqueue_all(tx: &mut Tx<'_>, queue: Queue, keys: &[String]) -> Result<(), StoreError> {
-    for key in keys {
-        wake(tx, queue, key.as_str());
+    put_back(tx, queue, keys.iter().cloned());
+    if !keys.is_empty() {
+        tx.notify(CHANNEL, queue.name);
     }
     Ok(())
 }
 
-/// Sorted and without doubles.
-pub(crate) fn wake_all(wakes: Vec<(&'static str, String)>) -> Later {
-    let (queues, keys): (Vec<&'static str>, Vec<String>) = wakes.into_iter().unzip();
-    let params: Vec<Owned> = vec![Box::new(queues), Box::new(keys)];
-    Later { sql: sql::WAKE, params }
+/// Leaves taken keys to whoever takes next, with the commit. It tells nobody.
+pub fn put_back(tx: &mut Tx<'_>, queue: Queue, keys: impl IntoIterator<Item = String>) {
+    for key in keys {
+        tx.later_wake(queue.name, key);
+    }
+}
+
+/// A statement for each row. Sorted and without doubles.
+pub(crate) fn wake_all(wakes: &[(&'static str, String)]) -> Vec<Later> {
+    let mut statements = Vec::new();
+    for of_queue in wakes.chunk_by(|(one, _), (other, _)| one == other) {
+        for (part, wakes) in of_queue.chunks(BATCH_KEYS_MAX).enumerate() {
+            let keys: Vec<String> = wakes.iter().map(|(_, key)| key.clone()).collect();
+            let part = i32::try_from(part).unwrap_or(i32::MAX);
+            let params: Vec<Owned> = vec![Box::new(wakes[0].0), Box::new(part), Box::new(keys)];
+            statements.push(Later { sql: sql::WAKE, params });
+        }
+    }
+    statements
 }
 
 /// Claims up to `batch` due keys that have a row in `work` for `lease`, earliest first: those for later, and those that

@@ -229,7 +229,7 @@ impl Cloud {
     }
 
     pub async fn events(&self, kind: &str) -> i64 {
-        self.db.scalar_i64(&format!("SELECT count(*) FROM outbox WHERE kind = '{kind}'")).await
+        self.db.scalar_i64(&format!("SELECT count(*) FROM outbox_events WHERE kind = '{kind}'")).await
     }
 
     pub async fn assert_sound(&self) {

@@ -47,7 +47,7 @@ async fn a_reservation_goes_from_placed_to_active_to_released_by_the_nodes_word(
     assert!(cloud.devices(nodes[0]).await.assignments.is_empty());
     assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM bookings").await, 0);
     assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM quota_holds").await, 0);
-    let kinds = "SELECT string_agg(kind, ' ' ORDER BY outbox_id) FROM outbox WHERE kind LIKE 'reservation.%'";
+    let kinds = "SELECT string_agg(kind, ' ' ORDER BY batch_id, place) FROM outbox_events WHERE kind LIKE 'reservation.%'";
     assert_eq!(
         cloud.db.scalar_text(kinds).await,
         "reservation.placed reservation.active reservation.releasing reservation.released"

@@ -393,7 +393,7 @@ async fn plain_reports_of_many_nodes_are_taken_together_and_odd_ones_are_left() 
     for one in plain {
         assert_eq!(cloud.get(one).await["state"], "released");
     }
-    let woken = "SELECT count(*) FROM work_wakes WHERE queue = 'reservation-place'";
+    let woken = "SELECT count(*) FROM work_wake_keys WHERE queue = 'reservation-place'";
     assert!(cloud.db.scalar_i64(woken).await > 0, "something waits for what was given back");
     cloud.place_waiting().await;
     assert_eq!(cloud.get(&waiting).await["state"], "placed");

@@ -292,7 +292,7 @@ impl World {
 
     /// Data of the events of one kind, oldest first.
     pub async fn events(&self, kind: &str) -> Vec<Value> {
-        let rows = self.rows("SELECT data FROM outbox WHERE kind = $1 ORDER BY outbox_id", &[&kind]).await;
+        let rows = self.rows("SELECT data FROM outbox_events WHERE kind = $1 ORDER BY batch_id, place", &[&kind]).await;
         rows.iter().map(|row| row.get("data")).collect()
     }
 
@@ -304,13 +304,13 @@ impl World {
 
     /// Keys that wait in a queue.
     pub async fn woken(&self, queue: &str) -> BTreeSet<String> {
-        let rows = self.rows("SELECT key FROM work WHERE queue = $1 UNION SELECT key FROM work_wakes WHERE queue = $1 ORDER BY key", &[&queue]).await;
+        let rows = self.rows("SELECT key FROM work WHERE queue = $1 UNION SELECT key FROM work_wake_keys WHERE queue = $1 ORDER BY key", &[&queue]).await;
         rows.iter().map(|row| row.get(0)).collect()
     }
 
     pub async fn drop_work(&self) {
         self.run("DELETE FROM work", &[]).await;
-        self.run("DELETE FROM work_wakes", &[]).await;
+        self.run("DELETE FROM work_wake_batches", &[]).await;
     }
 
     /// A join token as the API would have made it.

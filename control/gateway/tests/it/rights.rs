@@ -60,7 +60,8 @@ async fn a_gateway_may_not_write_what_is_not_its_own() {
         "UPDATE deployment SET observe_only = false",
         "UPDATE node_events SET handled_at = compute_now()",
         "DELETE FROM node_events",
-        "INSERT INTO outbox (event_id, kind, subject, data) VALUES (gen_random_uuid(), 'x', 'x', '{}')",
+        "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data)
+         VALUES (ARRAY[gen_random_uuid()], ARRAY['x'], ARRAY['x'], ARRAY[NULL::uuid], ARRAY['{}'::jsonb])",
         "INSERT INTO audit (audit_id) VALUES (gen_random_uuid())",
         "DELETE FROM work",
         "UPDATE work SET payload = '{}'",

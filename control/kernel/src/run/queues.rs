@@ -198,6 +198,9 @@ impl Dispatcher {
                 let wakes = wakes.saturating_sub(u32::try_from(claimed.len()).unwrap_or(u32::MAX));
                 if wakes > 0 {
                     taken = work::take(tx, queue, &mut floor, wakes, acts).await?;
+                    // Of keys that were woken together there may be more than there is room for.
+                    let surplus = taken.keys.split_off(taken.keys.len().min(wakes as usize));
+                    work::put_back(tx, queue, surplus);
                     claimed.extend(work::start(tx, queue, &taken.keys, holder, CLAIM_FOR).await?);
                 }
                 if later {
@@ -210,7 +213,7 @@ impl Dispatcher {
         self.ended.lock().expect("no holder of this lock panics").drain(..ended.len());
         say_settled(&ended, &settled);
         self.took(&taken, floor, asked, later);
-        let full = asked > 0 && taken.seen == asked || rows > 0 && claimed.len() >= rows as usize;
+        let full = asked > 0 && taken.seen >= asked || rows > 0 && claimed.len() >= rows as usize;
         let mut pause = if full || taken.folded > 0 { Duration::ZERO } else { held_pause(&taken) };
         if let Some(outlook) = outlook {
             self.running.metrics.parked(queue.name(), outlook.parked);
@@ -274,7 +277,7 @@ impl Dispatcher {
                 if keys > 0 {
                     self.running.metrics.worked_together(queue.name(), "ok", keys, took);
                 }
-                let more = taken.seen == asked || taken.folded > 0;
+                let more = taken.seen >= asked || taken.folded > 0;
                 return Ok(if more { Duration::ZERO } else { held_pause(&taken) });
             }
             Ok(Err(Fault::Store(err))) if says_nothing_of_keys(&err) => return Err(err),

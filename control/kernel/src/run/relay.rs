@@ -11,7 +11,7 @@ use super::Running;
 use super::passes::Held;
 
 const RELAY: TaskKind = TaskKind::fatal("event_relay");
-/// Events moved by one transaction.
+/// Events moved by one transaction, and the rest of a row.
 const BATCH: u32 = 500;
 /// Without any wake-up, how often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

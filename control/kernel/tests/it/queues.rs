@@ -59,7 +59,7 @@ impl QueueHandler for Recorder {
 }
 
 async fn keys_left(db: &TestDb) -> i64 {
-    db.scalar_i64("SELECT (SELECT count(*) FROM work) + (SELECT count(*) FROM work_wakes)").await
+    db.scalar_i64("SELECT (SELECT count(*) FROM work) + (SELECT count(*) FROM work_wake_keys)").await
 }
 
 async fn until_empty(db: &TestDb) {
@@ -95,6 +95,25 @@ async fn every_key_that_is_woken_is_handled() {
     assert_eq!(recorder.times("before"), 1);
     assert!((0..40).all(|n| recorder.times(&format!("k{n}")) >= 1));
     assert!(recorder.running_max.load(Ordering::SeqCst) <= 4);
+    assert!(running.supervisor.shutdown(BOUND).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_were_woken_together_are_each_handled_once_as_there_is_room() {
+    let db = db().await;
+    let recorder = Arc::new(Recorder::default());
+    let handler: Arc<dyn QueueHandler> = recorder.clone();
+    let keys: Vec<String> = (0..100).map(|n| format!("k{n}")).collect();
+    let woken = keys.as_slice();
+    let op = store::Op::new("test_wake");
+    db.store.tx(op, |tx| Box::pin(kernel::module::wake_all(tx, QUEUE, woken))).await.unwrap();
+    let running = process("one", &db.store);
+    run_queues(&running, std::slice::from_ref(&handler), 3);
+    until_empty(&db).await;
+    for key in &keys {
+        assert_eq!(recorder.times(key), 1, "{key}");
+    }
+    assert!(recorder.running_max.load(Ordering::SeqCst) <= 3);
     assert!(running.supervisor.shutdown(BOUND).await);
 }
 
@@ -149,7 +168,7 @@ async fn a_deployment_that_observes_handles_nothing_until_it_may_act() {
     run_queues(&running, std::slice::from_ref(&handler), 4);
     wake(&db.store, QUEUE, "k").await;
     // A second queue key whose claim was tried and refused shows in nothing; the key is still ready.
-    let ready = "SELECT count(*) FROM work_wakes";
+    let ready = "SELECT count(*) FROM work_wake_keys";
     assert_eq!(db.scalar_i64(ready).await, 1);
     db.batch(ACT).await;
     wake(&db.store, QUEUE, "k").await;

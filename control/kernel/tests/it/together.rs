@@ -121,7 +121,7 @@ async fn wait_for(db: &TestDb, text: &str, wanted: i64) {
 
 const BEHIND: &str =
     "SELECT count(*) FROM intent LEFT JOIN seen USING (key) WHERE seen.wanted IS DISTINCT FROM intent.wanted";
-const UNTAKEN: &str = "SELECT count(*) FROM work_wakes";
+const UNTAKEN: &str = "SELECT count(*) FROM work_wake_keys";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_handled_together_and_settled_with_what_was_done() {

@@ -207,8 +207,9 @@ async fn a_client_that_takes_nothing_is_cut_and_holds_nobody_up() {
     world
         .db
         .batch(
-            "INSERT INTO outbox (event_id, kind, subject, data)
-             SELECT gen_random_uuid(), 'node.status', 'node/x', jsonb_build_object('sections', repeat('x', 60000))
+            "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data)
+             SELECT ARRAY[gen_random_uuid()], ARRAY['node.status'], ARRAY['node/x'], ARRAY[NULL::uuid],
+               ARRAY[jsonb_build_object('sections', repeat('x', 60000))]
              FROM generate_series(1, 400)",
         )
         .await;

@@ -1,12 +1,13 @@
 //! What a transaction has written down to be sent at its end, and its end.
 //!
 //! ```text
-//! [BEGIN]  statements of the end: events, wake-ups, what was put off  COMMIT  notifications
+//! [BEGIN]  statements of the end: events, wake-ups, what was put off  COMMIT     notifications, also of others
 //! ```
 //!
-//! All of it goes out in one piece and is waited for once. The notifications are a transaction of their own behind COMMIT:
-//! inside, every commit that notifies would hold a lock of the whole cluster while it waits for the disk. So a notification
-//! may be lost with its connection although the transaction was committed; whoever listens also looks by period.
+//! All of it up to COMMIT goes out in one piece and is waited for once. The notifications are a transaction of their own
+//! behind it (see [`tell`](super::tell)): inside, every commit that notifies would hold a lock of the whole cluster while it
+//! waits for the disk. So a notification may be lost although the transaction was committed; whoever listens also looks by
+//! period. Where a schedule decides over what runs when, they go out right behind COMMIT.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Error;
 
+use super::tell::text;
 use super::{Session, Tx};
 use crate::error::{ErrorKind, StoreError, ends_session};
 use crate::outbox::{self, Event};
@@ -66,13 +68,13 @@ impl Pending {
     fn statements(&mut self) -> Vec<Later> {
         let mut statements = std::mem::take(&mut self.later);
         if !self.events.is_empty() {
-            statements.push(outbox::append_all(std::mem::take(&mut self.events)));
+            statements.extend(outbox::append_all(std::mem::take(&mut self.events)));
         }
         if !self.wakes.is_empty() {
             let mut wakes = std::mem::take(&mut self.wakes);
             wakes.sort_unstable();
             wakes.dedup();
-            statements.push(work::wake_all(wakes));
+            statements.extend(work::wake_all(&wakes));
         }
         statements
     }
@@ -126,10 +128,13 @@ impl Tx<'_> {
             return Ok(());
         }
         let notified = session.end().await?;
-        let done = self.session.take();
-        if let Some(Session { schedule: Some(schedule), connection, .. }) = done {
-            drop(connection);
-            schedule.committed(notified).await;
+        let Some(Session { schedule, connection, teller, .. }) = self.session.take() else { return Ok(()) };
+        match schedule {
+            Some(schedule) => {
+                drop(connection);
+                schedule.committed(notified).await;
+            }
+            None => teller.tell(connection, &notified),
         }
         Ok(())
     }
@@ -154,7 +159,7 @@ impl Session {
                 Err(err) => return self.failed_at(sql.name, &err),
             }
         }
-        let (begin, told) = (self.begin.take(), notify_text(&notified));
+        let (begin, told) = (self.begin.take(), text(&notified));
         let connection = &self.connection;
         let mut names = Vec::with_capacity(statements.len() + 2);
         let mut flights: Vec<BoxFuture<'_, Result<(), Error>>> = Vec::with_capacity(statements.len() + 3);
@@ -173,7 +178,7 @@ impl Session {
             names.push("commit");
             flights.push(Box::pin(connection.batch_execute("COMMIT")));
         }
-        if !notified.is_empty() && fate == Fate::Goes {
+        if !notified.is_empty() && fate == Fate::Goes && self.schedule.is_some() {
             flights.push(Box::pin(connection.batch_execute(&told)));
         }
         let done = in_order(flights, names.len()).await;
@@ -208,13 +213,6 @@ impl Session {
         }
         failed
     }
-}
-
-fn notify_text(notifications: &[(&'static str, String)]) -> String {
-    let call = |(channel, payload): &(&str, String)| {
-        format!("pg_notify('{channel}', '{}')", payload.replace('\'', "''"))
-    };
-    format!("SELECT {}", notifications.iter().map(call).collect::<Vec<_>>().join(", "))
 }
 
 /// Polls all in their order, so that they go out in it, until the first `wanted` have ended; the others are sent and not

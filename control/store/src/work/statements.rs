@@ -7,7 +7,7 @@
 use crate::{Sql, sql};
 
 pub(super) const WAKE: Sql =
-    sql("work_wake", "INSERT INTO work_wakes (queue, key) SELECT * FROM unnest($1::text[], $2::text[])");
+    sql("work_wake", "INSERT INTO work_wake_batches (queue, part, keys) VALUES ($1, $2, $3)");
 pub(super) const TAKE: Sql = sql(
     "work_take",
     "SELECT keys, seen, held, folded, first, settled, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS server

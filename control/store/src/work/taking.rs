@@ -38,7 +38,7 @@ impl Floor {
 pub struct Taken {
     /// Sorted, each once.
     pub keys: Vec<String>,
-    /// Wake-ups that were looked at. As many as were asked for means that there may be more.
+    /// Wake-ups that were looked at. Not fewer than were asked for means that there may be more.
     pub seen: u32,
     /// How many of them were left, since others have their keys at the moment.
     pub held: u32,
@@ -46,7 +46,8 @@ pub struct Taken {
     pub folded: u32,
 }
 
-/// Takes up to `wakes_max` wake-ups of a queue, oldest first, with their keys, for as long as the transaction lasts. With
+/// Takes `wakes_max` wake-ups of a queue, oldest first, with their keys, for as long as the transaction lasts: fewer when there
+/// are no more, and up to 31 more, since what one transaction woke is taken together (see [`put_back`](super::put_back)). With
 /// `acting`, takes none while the deployment is observe-only.
 ///
 /// Whatever was committed before a wake-up that this takes, the statements that follow see. The wake-ups are gone with the

@@ -75,20 +75,22 @@ async fn a_stolen_gateway_wakes_its_own_two_queues_and_does_nothing_else_to_any(
     let db = db().await;
     let config = store::StoreConfig { role: Some("bc_gateway".to_owned()), ..db.config() };
     let gateway = db.open(config).await;
-    let wake = "INSERT INTO work_wakes (queue, key) SELECT * FROM unnest($1::text[], $2::text[])";
+    let wake = "INSERT INTO work_wake_batches (queue, keys) VALUES ($1, $2)";
     for queue in ["node-observe", "join"] {
-        gateway.execute(&sql("wake", wake), &[&[queue].as_slice(), &["a"].as_slice()]).await.unwrap();
+        gateway.execute(&sql("wake", wake), &[&queue, &["a"].as_slice()]).await.unwrap();
     }
     for queue in ["reservation-place", "node-spec"] {
-        let err =
-            gateway.execute(&sql("wake", wake), &[&[queue].as_slice(), &["a"].as_slice()]).await.unwrap_err();
+        let err = gateway.execute(&sql("wake", wake), &[&queue, &["a"].as_slice()]).await.unwrap_err();
         assert_eq!(*err.kind(), ErrorKind::InsufficientPrivilege, "{queue}: {err}");
     }
+    let many = vec!["a"; 33];
+    let err = gateway.execute(&sql("wake", wake), &[&"join", &many]).await.unwrap_err();
+    assert_eq!(*err.kind(), ErrorKind::InsufficientPrivilege, "more than a taker takes: {err}");
     for text in [
-        "SELECT key FROM work_wakes",
-        "DELETE FROM work_wakes",
-        "UPDATE work_wakes SET xid = 0",
-        "INSERT INTO work_wakes (queue, key, xid) VALUES ('join', 'a', 0)",
+        "SELECT keys FROM work_wake_batches",
+        "DELETE FROM work_wake_batches",
+        "UPDATE work_wake_batches SET xid = 0",
+        "INSERT INTO work_wake_batches (queue, keys, xid) VALUES ('join', ARRAY['a'], 0)",
         "SELECT work_take('join', 0, 10, false)",
         "SELECT key FROM work",
         "INSERT INTO work (queue, key, run_at, attempts_max) VALUES ('join', 'a', compute_now(), 9)",
@@ -119,4 +121,31 @@ async fn a_stolen_gateway_writes_no_end_twice() {
     let again = "UPDATE commands SET state = 'pending', settled_at = NULL";
     assert_eq!(gateway.execute(&sql("reopen", again), &[]).await.unwrap(), 0);
     assert_eq!(db.scalar_i64("SELECT count(*) FROM commands WHERE state = 'cancelled'").await, 1);
+}
+
+#[tokio::test]
+async fn events_and_wake_ups_of_before_they_were_batches_are_kept() {
+    let db = db().await;
+    let last = store::migrate::embedded().iter().position(|migration| migration.name == "batches").unwrap();
+    let version = store::migrate::embedded()[last].version;
+    db.batch(&format!("DELETE FROM schema_migrations WHERE version >= {version}")).await;
+    db.batch(
+        "CREATE TABLE outbox (outbox_id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, event_id uuid NOT NULL,
+           at timestamptz NOT NULL DEFAULT compute_now(), kind text NOT NULL, subject text NOT NULL, tenant_id uuid, data jsonb NOT NULL);
+         CREATE TABLE work_wakes (queue text NOT NULL, xid bigint NOT NULL DEFAULT 7, key text NOT NULL);
+         INSERT INTO outbox (event_id, kind, subject, tenant_id, data)
+           SELECT gen_random_uuid(), 'x', n::text, CASE WHEN n = 2 THEN gen_random_uuid() END, '{\"n\": 1}' FROM generate_series(1, 20) AS n;
+         INSERT INTO work_wakes (queue, key) VALUES ('join', 'a'), ('join', 'a'), ('join', 'b'), ('node-spec', 'a')",
+    )
+    .await;
+    migrate::run(&db.store).await.unwrap();
+    let told = "SELECT string_agg(subject || coalesce('!' || left(tenant_id::text, 0), ''), ' ' ORDER BY batch_id, place) FROM outbox_events";
+    assert_eq!(db.scalar_text(told).await, "1 2! 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
+    let woken = "SELECT string_agg(queue || ' ' || key, ', ' ORDER BY queue, key) FROM work_wake_keys";
+    assert_eq!(db.scalar_text(woken).await, "join a, join b, node-spec a");
+    assert_eq!(
+        db.scalar_i64("SELECT count(*) FROM work_wake_batches WHERE xid < 100").await,
+        0,
+        "woken anew"
+    );
 }

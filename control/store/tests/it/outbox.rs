@@ -87,6 +87,32 @@ async fn writers_and_two_relays_at_once_leave_no_gap_and_no_double() {
 }
 
 #[tokio::test]
+async fn the_events_of_one_transaction_keep_their_order_over_rows_and_passes() {
+    let db = db().await;
+    let lease = relay_lease(&db.store, "relay").await;
+    append(&db.store, "before", None).await;
+    let written: &Vec<Event> = &(0..40).map(|n| event(&format!("of-40-{n:02}"), None)).collect();
+    in_tx!(db.store, |tx| async move {
+        for event in written {
+            outbox::append(tx, event.clone()).await?;
+        }
+        Ok(())
+    });
+    append(&db.store, "after", None).await;
+    assert_eq!(db.scalar_i64("SELECT count(*) FROM outbox_batches").await, 5, "40 events are three rows");
+    let mut moved = Vec::new();
+    while let Relayed::Moved(events @ 1..) = outbox::relay_pass(&db.store, &lease, 4).await.unwrap() {
+        moved.push(events);
+    }
+    assert_eq!(moved, [17, 16, 8, 1], "whole rows, until there are enough");
+    let events = all(&db.store).await;
+    assert_eq!(events.iter().map(|e| e.seq).collect::<Vec<_>>(), (1..=42).collect::<Vec<_>>());
+    let wanted: Vec<_> = written.iter().map(|e| (e.id, e.subject.as_str(), &e.data)).collect();
+    assert_eq!(events[1..41].iter().map(|e| (e.id, e.subject.as_str(), &e.data)).collect::<Vec<_>>(), wanted);
+    assert_eq!((events[0].subject.as_str(), events[41].subject.as_str()), ("before", "after"));
+}
+
+#[tokio::test]
 async fn a_relay_that_lost_its_lease_moves_nothing() {
     let db = db().await;
     let time = Clocked::open(&db, "2026-03-01T00:00:00Z").await;
@@ -112,7 +138,7 @@ async fn an_event_rolls_back_with_its_change() {
         })
         .await;
     done.unwrap_err();
-    assert_eq!(db.scalar_i64("SELECT count(*) FROM outbox").await, 0);
+    assert_eq!(db.scalar_i64("SELECT count(*) FROM outbox_events").await, 0);
 }
 
 #[tokio::test]

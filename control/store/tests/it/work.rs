@@ -261,7 +261,7 @@ async fn whatever_is_written_before_a_wake_up_is_seen_by_some_later_pass() {
         }
     };
     tokio::join!(writer(), writer(), worker(), worker());
-    let left = "SELECT (SELECT count(*) FROM work) + (SELECT count(*) FROM work_wakes)";
+    let left = "SELECT (SELECT count(*) FROM work) + (SELECT count(*) FROM work_wake_keys)";
     testkit::eventually(Duration::from_secs(20), || async {
         pass().await;
         match db.scalar_i64(left).await {

@@ -23,7 +23,7 @@ const VOLATILE: &[(&str, &str)] = &[
     ("deployment", "deployment_id"),
     // The server counts all its transactions, also those of other databases.
     ("node_capacity", "changed_xid"),
-    ("work_wakes", "xid"),
+    ("work_wake_batches", "xid"),
 ];
 
 /// Statements are static in this program; the one per table lives as long as it.

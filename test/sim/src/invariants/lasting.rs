@@ -92,7 +92,7 @@ const LASTS: &[Lasts] = &[
         bound: minutes(2),
         statement: sql(
             "sim_outbox_stays",
-            "SELECT outbox_id::text AS key, format('%s of %s has no number', kind, subject) AS what FROM outbox ORDER BY 1",
+            "SELECT event_id::text AS key, format('%s of %s has no number', kind, subject) AS what FROM outbox_events ORDER BY 1",
         ),
     },
     Lasts {
@@ -104,7 +104,7 @@ const LASTS: &[Lasts] = &[
              FROM work CROSS JOIN deployment d
              WHERE state = 'ready' AND run_at <= compute_now() AND NOT d.observe_only
              UNION ALL SELECT DISTINCT format('%s %s woken by %s', queue, key, xid), format('%s %s was woken and nobody takes it', queue, key)
-             FROM work_wakes CROSS JOIN deployment d WHERE NOT d.observe_only ORDER BY 1",
+             FROM work_wake_keys CROSS JOIN deployment d WHERE NOT d.observe_only ORDER BY 1",
         ),
     },
 ];

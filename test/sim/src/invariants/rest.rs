@@ -16,12 +16,12 @@ const RULES: &[Rule] = &[
         "sim_rest_work",
         "SELECT format('%s %s is %s, due %s, after %s failures: %s', queue, key, state, run_at, attempts, last_error) AS what
          FROM work
-         UNION ALL SELECT format('%s %s was woken', queue, key) FROM work_wakes ORDER BY 1",
+         UNION ALL SELECT format('%s %s was woken', queue, key) FROM work_wake_keys ORDER BY 1",
     ),
     rule(
         Invariant::LoopsRest,
         "sim_rest_outbox",
-        "SELECT format('%s of %s has no number', kind, subject) AS what FROM outbox ORDER BY 1",
+        "SELECT format('%s of %s has no number', kind, subject) AS what FROM outbox_events ORDER BY 1",
     ),
     rule(
         Invariant::LoopsRest,

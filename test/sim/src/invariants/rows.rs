@@ -61,7 +61,7 @@ const RULES: &[Rule] = &[
         Invariant::EffectsOnce,
         "sim_told_twice",
         "SELECT format('%s was told %s times of %s', kind, count(*), subject) AS what FROM (
-           SELECT kind, subject FROM outbox UNION ALL SELECT kind, subject FROM events) told
+           SELECT kind, subject FROM outbox_events UNION ALL SELECT kind, subject FROM events) told
          WHERE kind IN ('command.settled', 'reservation.released', 'reservation.expired', 'reservation.failed')
          GROUP BY kind, subject HAVING count(*) > 1 ORDER BY 1",
     ),
@@ -69,7 +69,7 @@ const RULES: &[Rule] = &[
         Invariant::EffectsOnce,
         "sim_active_twice",
         "SELECT format('%s was told %s times of %s', kind, count(*), allocation) AS what FROM (
-           SELECT kind, data->>'allocationId' AS allocation FROM outbox
+           SELECT kind, data->>'allocationId' AS allocation FROM outbox_events
            UNION ALL SELECT kind, data->>'allocationId' FROM events) told
          WHERE kind IN ('reservation.placed', 'reservation.active', 'reservation.replacing')
          GROUP BY kind, allocation HAVING count(*) > 1 ORDER BY 1",
@@ -78,7 +78,7 @@ const RULES: &[Rule] = &[
         Invariant::EventsOnceInOrder,
         "sim_event_twice",
         "SELECT format('%s is told %s times', event_id, count(*)) AS what FROM (
-           SELECT event_id FROM outbox UNION ALL SELECT event_id FROM events) told
+           SELECT event_id FROM outbox_events UNION ALL SELECT event_id FROM events) told
          GROUP BY event_id HAVING count(*) > 1 ORDER BY 1",
     ),
     rule(
@@ -128,7 +128,7 @@ const UNDISTURBED: &[Rule] = &[rule(
     Invariant::NoFalseUnreachable,
     "sim_false_unreachable",
     "SELECT format('%s at %s', subject, at) AS what FROM (
-       SELECT kind, subject, at FROM outbox UNION ALL SELECT kind, subject, at FROM events) told
+       SELECT kind, subject, at FROM outbox_events UNION ALL SELECT kind, subject, at FROM events) told
      WHERE kind IN ('node.unreachable', 'node.lost')
      UNION ALL
      SELECT format('%s is %s', node_id, state) FROM nodes WHERE state IN ('unreachable', 'lost') ORDER BY 1",

@@ -49,7 +49,7 @@ pub(super) fn scan(canaries: &[Canary], place: &str, text: &[u8]) -> Vec<Violati
 /// Everything that somebody reads who is not the secret's owner, as bytes.
 const READ_BY_OTHERS: Sql = sql(
     "sim_read_by_others",
-    "SELECT format('%s %s', kind, subject) AS place, convert_to(data::text, 'UTF8') AS text, NULL::uuid AS node_id FROM outbox
+    "SELECT format('%s %s', kind, subject) AS place, convert_to(data::text, 'UTF8') AS text, NULL::uuid AS node_id FROM outbox_events
      UNION ALL SELECT format('event %s', seq), convert_to(concat_ws('|', subject, data::text), 'UTF8'), NULL FROM events
      UNION ALL SELECT format('audit %s', audit_id), convert_to(concat_ws('|', principal, action, resource, decision, outcome,
        source_ip, detail::text), 'UTF8'), NULL FROM audit

@@ -17,7 +17,7 @@ const LAST_TOLD: Sql = sql(
     "sim_last_told",
     "SELECT DISTINCT ON (subject) subject, coalesce(data->>'state', '') AS state FROM (
        SELECT 0 AS part, seq AS n, kind, subject, data FROM events
-       UNION ALL SELECT 1, outbox_id, kind, subject, data FROM outbox) told
+       UNION ALL SELECT 1, row_number() OVER (ORDER BY batch_id, place), kind, subject, data FROM outbox_events) told
      WHERE kind LIKE 'reservation.%' ORDER BY subject, part DESC, n DESC",
 );
 

@@ -220,8 +220,8 @@ pub async fn run_all(store: &Store, text: &str) {
 const WORK: Sql = sql(
     "test_work",
     "WITH rows_of AS (DELETE FROM work WHERE state = 'ready' RETURNING queue, key),
-       woken AS (DELETE FROM work_wakes RETURNING queue, key)
-     SELECT queue, key FROM rows_of UNION SELECT queue, key FROM woken ORDER BY 1, 2",
+       woken AS (DELETE FROM work_wake_batches RETURNING queue, keys)
+     SELECT queue, key FROM rows_of UNION SELECT queue, unnest(keys) FROM woken ORDER BY 1, 2",
 );
 
 impl Process {

@@ -32,15 +32,17 @@ const CASES: &[Case] = &[
     ),
     case(
         Invariant::EffectsOnce,
-        &["outbox"],
-        "INSERT INTO outbox (event_id, kind, subject, data) SELECT gen_random_uuid(), kind, subject, data FROM events
+        &["outbox_batches"],
+        "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data)
+         SELECT ARRAY[gen_random_uuid()], ARRAY[kind], ARRAY[subject], ARRAY[tenant_id], ARRAY[data] FROM events
          WHERE kind = 'reservation.active'",
     ),
     case(
         Invariant::EffectsOnce,
-        &["outbox"],
-        "INSERT INTO outbox (event_id, kind, subject, data)
-         SELECT gen_random_uuid(), 'command.settled', 'command/cmd_x', '{}' FROM generate_series(1, 2)",
+        &["outbox_batches"],
+        "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data)
+         SELECT ARRAY[gen_random_uuid()], ARRAY['command.settled'], ARRAY['command/cmd_x'], ARRAY[NULL::uuid], ARRAY['{}'::jsonb]
+         FROM generate_series(1, 2)",
     ),
     case(Invariant::SettledOnce, &["commands"], "UPDATE commands SET result = 'other'"),
     case(Invariant::SettledOnce, &["commands"], "UPDATE commands SET state = 'failed'"),
@@ -93,8 +95,9 @@ const CASES: &[Case] = &[
     case(Invariant::NoFalseUnreachable, &["nodes"], "UPDATE nodes SET state = 'unreachable'"),
     case(
         Invariant::NoFalseUnreachable,
-        &["outbox"],
-        "INSERT INTO outbox (event_id, kind, subject, data) VALUES (gen_random_uuid(), 'node.unreachable', 'node/x', '{}')",
+        &["outbox_batches"],
+        "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data)
+         VALUES (ARRAY[gen_random_uuid()], ARRAY['node.unreachable'], ARRAY['node/x'], ARRAY[NULL::uuid], ARRAY['{}'::jsonb])",
     ),
     case(
         Invariant::LoopsRest,
@@ -106,7 +109,11 @@ const CASES: &[Case] = &[
         &["work"],
         "INSERT INTO work (queue, key, run_at, attempts_max) VALUES ('node-spec', 'x', compute_now() + interval '1 year', 3)",
     ),
-    case(Invariant::LoopsRest, &["work_wakes"], "INSERT INTO work_wakes (queue, key) VALUES ('node-spec', 'x')"),
+    case(
+        Invariant::LoopsRest,
+        &["work_wake_batches"],
+        "INSERT INTO work_wake_batches (queue, keys) VALUES ('node-spec', ARRAY['x'])",
+    ),
     case(
         Invariant::LoopsRest,
         &["join_inbox"],
@@ -121,8 +128,9 @@ const CASES: &[Case] = &[
     case(Invariant::EventsOnceInOrder, &["events"], "UPDATE events SET kind = 'site.created' WHERE seq = 2"),
     case(
         Invariant::EventsOnceInOrder,
-        &["outbox"],
-        "INSERT INTO outbox (event_id, kind, subject, data) VALUES (gen_random_uuid(), 'site.created', 'site/x', '{}')",
+        &["outbox_batches"],
+        "INSERT INTO outbox_batches (event_ids, kinds, subjects, tenant_ids, data)
+         VALUES (ARRAY[gen_random_uuid()], ARRAY['site.created'], ARRAY['site/x'], ARRAY[NULL::uuid], ARRAY['{}'::jsonb])",
     ),
     case(Invariant::SignedBytesStay, &["commands"], "UPDATE commands SET body = 'other'"),
     case(Invariant::SignedBytesStay, &["nodes"], "UPDATE nodes SET spec_body = spec_body || 'x'::bytea WHERE generation > 0"),

@@ -4,6 +4,7 @@
 //! that completes, which number it saw and from when to when it worked. So a wake-up that was lost is a number nobody saw, and
 //! a claim that was not fenced is two passes over one key at the same time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,16 +89,20 @@ impl Worker {
     }
 
     async fn wake(&self, dice: &dyn Rng) {
-        let key = format!("k{}", dice.below(KEYS));
-        let key = key.as_str();
+        // In their order, so that two wakers wait for each other in it.
+        let keys: BTreeSet<String> =
+            (0..1 + dice.below(3)).map(|_| format!("k{}", dice.below(KEYS))).collect();
+        let keys = &keys;
         let delay = Duration::from_secs(if dice.below(4) == 0 { dice.below(5) } else { 0 });
         self.store
             .tx(OP, |tx| {
                 Box::pin(async move {
-                    work::enqueue(tx, QUEUE, key, delay).await?;
-                    pause(dice).await;
-                    tx.execute(&WANT, &[&key]).await?;
-                    pause(dice).await;
+                    for key in keys {
+                        work::enqueue(tx, QUEUE, key, delay).await?;
+                        pause(dice).await;
+                        tx.execute(&WANT, &[key]).await?;
+                        pause(dice).await;
+                    }
                     Ok(())
                 })
             })
@@ -305,7 +310,8 @@ async fn drain(worker: &mut Worker, clock: &HandClock) {
     }
 }
 
-const LEFT: Sql = sql("test_left", "SELECT key FROM work UNION ALL SELECT key FROM work_wakes ORDER BY 1");
+const LEFT: Sql =
+    sql("test_left", "SELECT key FROM work UNION ALL SELECT key FROM work_wake_keys ORDER BY 1");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_wake_up_is_lost_and_no_key_is_worked_on_twice_at_once() {

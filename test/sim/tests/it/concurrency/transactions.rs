@@ -16,8 +16,8 @@ const FAIL: Sql = sql("test_fail", "INSERT INTO counts (key) VALUES (NULL)");
 /// A change told of once, by its key.
 const DIFFERENT: Sql = sql(
     "test_different",
-    "SELECT format('%s changed %s times and was told of %s times', c.key, c.total, count(o.outbox_id)) AS what
-     FROM counts c LEFT JOIN outbox o ON o.subject = c.key GROUP BY c.key, c.total HAVING count(o.outbox_id) <> c.total
+    "SELECT format('%s changed %s times and was told of %s times', c.key, c.total, count(o.event_id)) AS what
+     FROM counts c LEFT JOIN outbox_events o ON o.subject = c.key GROUP BY c.key, c.total HAVING count(o.event_id) <> c.total
      ORDER BY 1",
 );
 const KEYS: u64 = 3;
