@@ -15,7 +15,7 @@ use kernel::module::wake_in;
 use kernel::run::PLACE_CHANNEL;
 use kernel::{ApiError, Call, Fault, ResultExt};
 use model::lifecycle::{ReservationEvent, ReservationState};
-use model::{ErrorCode, ReservationId, TenantId, Timestamp};
+use model::{AllocationId, ErrorCode, ReservationId, TenantId, Timestamp};
 use placer::{Claim, Placement};
 use serde_json::json;
 use store::Op;
@@ -385,7 +385,7 @@ async fn dry_run(
     }
     let tenant = capacity.store().read_opt(&sql::TENANT_GET, &[&subject.tenant_id.uuid()]).await?;
     let tenant_name = tenant.map(|row| row.get("name")).unwrap_or_default();
-    let held = placement.and_then(|placement| would_hold(capacity, &subject, &placement));
+    let held = placement.and_then(|placement| capacity.would_hold(&subject, &placement, capacity.id()));
     let reserved = Reserved {
         name: request.name.as_ref().map(|name| name.as_str().to_owned()),
         tenant_name,
@@ -410,26 +410,38 @@ async fn dry_run(
     Ok(shown)
 }
 
-fn would_hold(capacity: &Capacity, subject: &Subject, placement: &Placement) -> Option<Held> {
-    let node = capacity.books().node(subject.pool_id, placement.booking.node)?;
-    let taken = |atom: &placer::AtomId| placement.booking.atoms.contains(atom);
-    let devices = node.devices.iter().filter(|device| taken(&device.atom)).map(|device| HeldDevice {
-        uuid: device.atom.to_string(),
-        index: device.index.into(),
-        model: device.model.to_string(),
-        health: "healthy".to_owned(),
-        reason: String::new(),
-        since_ms: 0,
-    });
-    Some(Held {
-        allocation_id: capacity.id(),
-        node_id: node.id,
-        node_name: node.name.to_string(),
-        node_state: node.standing.state,
-        quarantined_at: None,
-        last_heartbeat_at: None,
-        limits: limits_of(&subject.ask, placement),
-        cdi_devices: Vec::new(),
-        devices: devices.collect(),
-    })
+impl Capacity {
+    /// What a placement comes to, with its healthy devices. None when the books have lost sight of any of it.
+    pub(crate) fn would_hold(
+        &self,
+        subject: &Subject,
+        placement: &Placement,
+        allocation_id: AllocationId,
+    ) -> Option<Held> {
+        let booking = &placement.booking;
+        let node = self.books().node(subject.pool_id, booking.node)?;
+        let taken = node.devices.iter().filter(|device| booking.atoms.contains(&device.atom));
+        let mut devices: Vec<HeldDevice> = taken
+            .map(|device| HeldDevice {
+                uuid: device.atom.to_string(),
+                index: device.index.into(),
+                model: device.model.to_string(),
+                health: "healthy".to_owned(),
+                reason: String::new(),
+                since_ms: 0,
+            })
+            .collect();
+        devices.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
+        (devices.len() == booking.atoms.len()).then(|| Held {
+            allocation_id,
+            node_id: node.id,
+            node_name: node.name.to_string(),
+            node_state: node.standing.state,
+            quarantined_at: None,
+            last_heartbeat_at: None,
+            limits: limits_of(&subject.ask, placement),
+            cdi_devices: Vec::new(),
+            devices,
+        })
+    }
 }

@@ -4,7 +4,7 @@
 //! becomes absent and stays this node's while it is booked: an inventory that misses something releases nothing, and nobody
 //! else can take what it misses. One that nobody has booked is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::Fault;
 use kernel::events::{self, EventKind};
@@ -219,6 +219,10 @@ fn bound(stored: &BTreeMap<String, StoredAtom>, now: &mut BTreeMap<String, Atom>
 impl Capacity {
     pub(crate) async fn take_facts(&self, tx: &mut Tx<'_>, facts: &NodeFacts) -> Result<(), Fault> {
         let node_id = facts.node_id;
+        // Most are what they were, and whoever locks the row keeps others from booking here until all is committed.
+        if self.is_known(tx, facts).await? {
+            return Ok(());
+        }
         let row = tx.query_opt(&sql::CAPACITY_LOCK, &[&node_id.uuid()]).await?;
         let before: Option<(Option<PoolId>, Offer)> = row.map(|row| (row.opt_id("pool_id"), offer_of(&row)));
         let pool_id = facts.pool.map(|(pool_id, _)| pool_id);
@@ -236,6 +240,28 @@ impl Capacity {
             wake(tx, PLACE_QUEUE, &pool_key(pool_id)).await?;
         }
         Ok(())
+    }
+
+    /// Whether the rows say all of it already, and nothing beside it that they should not.
+    async fn is_known(&self, tx: &mut Tx<'_>, facts: &NodeFacts) -> Result<bool, Fault> {
+        let Some(row) = tx.query_opt(&sql::CAPACITY_KNOWN, &[&facts.node_id.uuid()]).await? else {
+            return Ok(false);
+        };
+        let pool_id = facts.pool.map(|(pool_id, _)| pool_id);
+        if row.opt_id("pool_id") != pool_id || row.get("claims") {
+            return Ok(false);
+        }
+        let advertised: BTreeSet<String> = row.get::<_, Vec<String>>("advertised").into_iter().collect();
+        let reserve = Reserve::of(&policy_of(&row.get::<_, Value>("policy")));
+        let mut stored = offer_of(&row);
+        stored.capabilities.sort_unstable();
+        if stored != offer(&facts.inventory, &reserve, advertised.into_iter().collect()) {
+            return Ok(false);
+        }
+        let rows = tx.query(&sql::ATOMS_OF_NODE, &[&facts.node_id.uuid()]).await?;
+        let stored: BTreeMap<String, Atom> =
+            rows.iter().map(stored_atom).map(|(id, stored)| (id, stored.atom)).collect();
+        Ok(stored == atoms(facts))
     }
 
     async fn take_offer(

@@ -21,8 +21,8 @@ pub(crate) const RULES: &[Sql] = &[
         "bookings are the atoms of allocations that have not ended",
         "SELECT format('%s of %s', coalesce(b.atom, l.atom), coalesce(b.allocation_id, l.allocation_id)) AS what
          FROM bookings b FULL JOIN (
-           SELECT allocation_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL) l
-           ON l.allocation_id = b.allocation_id AND l.atom = b.atom
+           SELECT allocation_id, node_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL) l
+           ON l.allocation_id = b.allocation_id AND l.node_id = b.node_id AND l.atom = b.atom
          WHERE b.atom IS NULL OR l.atom IS NULL ORDER BY 1",
     ),
     sql(
@@ -33,9 +33,10 @@ pub(crate) const RULES: &[Sql] = &[
     ),
     sql(
         "an allocation has its host booking until it has ended",
-        "SELECT format('%s is %s', a.allocation_id, a.state) AS what
-         FROM allocations a LEFT JOIN host_bookings h ON h.allocation_id = a.allocation_id
-         WHERE (a.ended_at IS NULL) <> (h.allocation_id IS NOT NULL) ORDER BY 1",
+        "SELECT format('%s is %s', coalesce(a.allocation_id, h.allocation_id), a.state) AS what
+         FROM allocations a
+         FULL JOIN host_bookings h ON h.allocation_id = a.allocation_id AND h.node_id = a.node_id
+         WHERE a.allocation_id IS NULL OR (a.ended_at IS NULL) <> (h.allocation_id IS NOT NULL) ORDER BY 1",
     ),
     sql(
         "only what ended or failed is not its reservation's",

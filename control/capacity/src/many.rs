@@ -7,7 +7,8 @@
 //! create ---+                                 +-> one by one where somebody was faster
 //! ```
 //!
-//! Nobody waits for a batch to fill: whatever has come while the one before it ran is the next. A process that has not
+//! Nobody waits for a batch to fill: whatever has come while the one before it ran is the next. Releases wait for the batch
+//! of creates that runs too, since a batch of them is soon done and those of a busy time would be of a few each. A process that has not
 //! started this (see [`Capacity::start`]) does each call by itself, with the same outcome.
 
 mod admit;
@@ -18,6 +19,7 @@ mod reports;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use kernel::BoxFuture;
@@ -26,7 +28,7 @@ use kernel::run::Running;
 use kernel::{ApiError, Call, Fault};
 use kit::TaskKind;
 use model::{ErrorCode, ReservationId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::Capacity;
@@ -39,6 +41,8 @@ const RELEASE: TaskKind = TaskKind::fatal("reservation_release");
 
 /// One transaction: large enough that its own price does not count, small enough that nobody waits long behind it.
 pub(crate) const BATCH_MAX: usize = 128;
+/// How long releases wait for creates at most, so that creates that are stuck hold up none.
+const GATHER_MAX: Duration = Duration::from_millis(50);
 /// Calls that wait for a batch. A server runs fewer at once; more are refused.
 const WAITING_MAX: usize = 4_096;
 
@@ -101,10 +105,11 @@ impl Capacity {
         let (releases, asked_releases) = mpsc::channel(WAITING_MAX);
         self.0.batches.set(Batches { creates, releases }).ok()?;
         let handed = running.signals.of(kernel::run::PLACE_CHANNEL);
+        let (busy, creating) = watch::channel(false);
         let this = self.clone();
-        let admitting: Loop = Box::new(move |stop| this.admitting(asked_creates, handed, stop).boxed());
+        let admitting: Loop = Box::new(move |stop| this.admitting(asked_creates, handed, busy, stop).boxed());
         let this = self.clone();
-        let releasing: Loop = Box::new(move |stop| this.releasing(asked_releases, stop).boxed());
+        let releasing: Loop = Box::new(move |stop| this.releasing(asked_releases, creating, stop).boxed());
         Some((admitting, releasing))
     }
 
@@ -132,7 +137,8 @@ impl Capacity {
     async fn admitting(
         self,
         mut asked: mpsc::Receiver<AskedCreate>,
-        mut handed: tokio::sync::watch::Receiver<()>,
+        mut handed: watch::Receiver<()>,
+        busy: watch::Sender<bool>,
         stop: CancellationToken,
     ) -> Result<(), Infallible> {
         let mut batch = Vec::with_capacity(BATCH_MAX);
@@ -143,9 +149,11 @@ impl Capacity {
                 () = stop.cancelled() => return Ok(()),
                 _ = asked.recv_many(&mut batch, BATCH_MAX) => {
                     let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
+                    busy.send_replace(true);
                     if stop.run_until_cancelled(self.admit_all(batch)).await.is_none() {
                         return Ok(());
                     }
+                    busy.send_replace(false);
                 }
                 Ok(()) = handed.changed() => {
                     stop.run_until_cancelled(self.place_handed()).await;
@@ -157,10 +165,23 @@ impl Capacity {
     async fn releasing(
         self,
         mut asked: mpsc::Receiver<AskedRelease>,
+        mut creating: watch::Receiver<bool>,
         stop: CancellationToken,
     ) -> Result<(), Infallible> {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while stop.run_until_cancelled(asked.recv_many(&mut batch, BATCH_MAX)).await.is_some() {
+            // Either is cancel-safe, and without creates neither waits.
+            tokio::select! {
+                biased;
+                _ = creating.wait_for(|busy| !busy) => {}
+                () = self.clock().sleep(GATHER_MAX) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            while batch.len() < BATCH_MAX
+                && let Ok(one) = asked.try_recv()
+            {
+                batch.push(one);
+            }
             let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
             stop.run_until_cancelled(self.release_all(batch)).await;
         }

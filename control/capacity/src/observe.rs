@@ -13,6 +13,7 @@ use model::lifecycle::{AllocationState, ReservationEvent, ReservationState};
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId, Timestamp};
 use serde_json::{Value, json};
 use store::{Row, RowExt, StoreError, Tx};
+use uuid::Uuid;
 use wire::proto::agent::node_report::Report;
 use wire::proto::agent::{AllocationBound, AllocationFailed, NodeReport};
 
@@ -118,6 +119,18 @@ impl NodeObserver for Capacity {
         facts: &'a NodeFacts,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(self.take_facts(tx, facts))
+    }
+
+    fn unsettled<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, Result<Vec<NodeId>, Fault>> {
+        Box::pin(async move {
+            let ids: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
+            let rows = tx.query(&sql::NODES_CLAIMING, &[&ids]).await?;
+            Ok(rows.iter().map(|row| row.id("node_id")).collect())
+        })
     }
 
     fn schedulable_changed<'a>(
@@ -325,11 +338,11 @@ impl Capacity {
         let Some(spoken) = self.spoken_of(tx, node_id, KIND, named).await? else { return Ok(()) };
         match spoken.state {
             AllocationState::Releasing => {
-                self.free(tx, node_id, &spoken).await?;
+                self.free(tx, &spoken).await?;
                 self.conclude(tx, &spoken).await
             }
             // Its reservation is elsewhere by now.
-            AllocationState::Failed if spoken.live => self.free(tx, node_id, &spoken).await,
+            AllocationState::Failed if spoken.live => self.free(tx, &spoken).await,
             AllocationState::Released | AllocationState::Failed => Ok(()),
             AllocationState::Placed | AllocationState::Bound => {
                 // Nobody asked for it, so it stays booked, and the spec goes on asking the node to hold it.
@@ -344,11 +357,12 @@ impl Capacity {
         }
     }
 
-    /// Ends the allocation and gives back what it booked.
-    async fn free(&self, tx: &mut Tx<'_>, node_id: NodeId, spoken: &Spoken) -> Result<(), Fault> {
+    /// Ends the allocation and gives back what it booked. The node's spec goes on naming it as released until something else
+    /// is to be said to that node: the node has done it, and a spec of its own would say nothing new.
+    async fn free(&self, tx: &mut Tx<'_>, spoken: &Spoken) -> Result<(), Fault> {
+        self.wake_waiting(tx, [spoken.pool_id]).await?;
         tx.execute(&sql::ALLOCATION_END, &[&spoken.id.uuid()]).await?;
-        wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
-        self.wake_waiting(tx, [spoken.pool_id]).await
+        Ok(())
     }
 
     /// The reservation was releasing and nothing is held for it any more.

@@ -1,7 +1,8 @@
 //! Live allocations as the devices section of their node's spec. The core is pure.
 //!
 //! An allocation is named HELD from its booking on. It leaves the spec only by an entry that says RELEASED, which stays
-//! until the node reports that the hold is gone: an entry that is merely missing releases nothing. One that failed too is
+//! until the node reports that the hold is gone, and in the spec that is signed until there is something else to say to the
+//! node: an entry that is merely missing releases nothing. One that failed too is
 //! named RELEASED: the node that refused it at one generation may have bound it at a later one.
 
 use std::collections::HashMap;

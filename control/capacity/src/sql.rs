@@ -134,7 +134,9 @@ pub const RESERVATION_GET: Sql =
     sql("reservation_get", reservation_select!("WHERE r.reservation_id = $1 AND r.state <> 'draft'"));
 pub const RESERVATIONS_GET: Sql = sql(
     "reservations_get",
-    reservation_select!("WHERE r.reservation_id = ANY($1::uuid[]) AND r.state <> 'draft'"),
+    reservation_select!(
+        "WHERE r.reservation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND r.state <> 'draft'"
+    ),
 );
 pub const RESERVATIONS_LIST: Sql = sql(
     "reservations_list",
@@ -199,6 +201,15 @@ pub const CAPACITY_LOCK: Sql = sql(
     "SELECT pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis, machine_memory_bytes, topology,
        capabilities
      FROM node_capacity WHERE node_id = $1 FOR NO KEY UPDATE",
+);
+/// What [`CAPACITY_LOCK`] gives, with all that an offer is made of beside the inventory, and nothing locked.
+pub const CAPACITY_KNOWN: Sql = sql(
+    "node_capacity_known",
+    "SELECT c.pool_id, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.machine_cpu_millis, c.machine_memory_bytes,
+       c.topology, c.capabilities, p.policy, coalesce(s.capabilities, '{}') AS advertised,
+       EXISTS (SELECT FROM atom_claims x WHERE x.node_id = c.node_id) AS claims
+     FROM node_capacity c JOIN pools p ON p.pool_id = c.pool_id LEFT JOIN node_status s ON s.node_id = c.node_id
+     WHERE c.node_id = $1",
 );
 pub const CAPACITY_PUT: Sql = sql(
     "node_capacity_put",
@@ -265,6 +276,11 @@ pub const ATOM_CLAIMS_PUT: Sql = sql(
      SELECT $1, x.atom, x.owner_id FROM unnest($2::text[], $3::uuid[]) AS x (atom, owner_id) ORDER BY x.atom
      ON CONFLICT (node_id, atom) DO NOTHING RETURNING atom, owner_id",
 );
+/// Those of these nodes that list another's device.
+pub const NODES_CLAIMING: Sql = sql(
+    "nodes_claiming",
+    "SELECT DISTINCT node_id FROM atom_claims WHERE node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) ORDER BY node_id",
+);
 /// All but these are not claimed any more.
 pub const ATOM_CLAIMS_DROP: Sql =
     sql("atom_claims_drop", "DELETE FROM atom_claims WHERE node_id = $1 AND atom <> ALL($2::text[])");
@@ -304,7 +320,7 @@ pub const BOOKS_BOOKED: Sql = sql(
          jsonb_agg(jsonb_build_object('cpuMillis', h.cpu_millis, 'memoryBytes', h.memory_bytes,
            'hugepages1Gi', h.hugepages_1gi, 'mems', h.mems, 'wholeNode', h.whole_node)) FILTER (WHERE h.mems <> '{}') AS bound
        FROM host_bookings h WHERE h.node_id = c.node_id) h
-     WHERE c.node_id = ANY($1::uuid[]) ORDER BY c.node_id",
+     WHERE c.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) ORDER BY c.node_id",
 );
 pub const BOOKS_NODES: Sql = sql(
     "books_nodes",
@@ -321,7 +337,7 @@ pub const BOOKS_NODES: Sql = sql(
         FROM host_bookings h WHERE h.node_id = c.node_id) AS booked
      FROM node_capacity c JOIN nodes n ON n.node_id = c.node_id
      LEFT JOIN pools p ON p.pool_id = c.pool_id
-     WHERE c.node_id = ANY($1::uuid[]) ORDER BY c.node_id",
+     WHERE c.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) ORDER BY c.node_id",
 );
 
 // Pools.
@@ -444,6 +460,7 @@ pub const ALL: &[Sql] = &[
     NODE_HELD,
     NODE_POOL_TENANT,
     CAPACITY_LOCK,
+    CAPACITY_KNOWN,
     CAPACITY_PUT,
     CAPACITY_TOUCH,
     NODE_CAPABILITIES,
@@ -454,6 +471,7 @@ pub const ALL: &[Sql] = &[
     ATOMS_OF_NODE,
     ATOMS_ELSEWHERE,
     ATOM_CLAIMS_PUT,
+    NODES_CLAIMING,
     ATOM_CLAIMS_DROP,
     ATOMS_DROP,
     ATOM_PUT,

@@ -1,6 +1,6 @@
 //! What a node offers, put together from the inventory and the conditions it reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kernel::module::{Again, HandleTogether, QueueHandler};
@@ -18,8 +18,10 @@ use crate::{FACTS_QUEUE, sql};
 const FACTS: Op = Op::new("node_facts");
 /// Nodes whose facts are told together: each is some statements of whoever listens.
 const NODES_MAX: u32 = 16;
-/// How long facts that are what they were are not told again. Then they are, for whoever looks at more than the facts.
-pub(crate) const FACTS_TOLD_FOR_SECONDS: i64 = 60;
+/// How long facts that are what they were are not told again. Then they are, so that nothing that went wrong stays so.
+const TOLD_FOR_SECONDS: i64 = 600;
+/// The same where an observer could not use all of them.
+const UNSETTLED_FOR_SECONDS: i64 = 60;
 
 impl Fleet {
     /// Reads the node's facts and tells every observer. A node that is gone has none.
@@ -46,13 +48,24 @@ impl FactsQueue {
     async fn tell(&self, tx: &mut Tx<'_>, keys: &[String]) -> Result<(), Fault> {
         let ids: Vec<Uuid> =
             keys.iter().filter_map(|key| node_of_key(key)).map(|node_id| node_id.uuid()).collect();
-        let news = tx.query(&sql::FACTS_NEWS, &[&ids, &FACTS_TOLD_FOR_SECONDS]).await?;
+        let news = tx.query(&sql::FACTS_NEWS, &[&ids]).await?;
+        if news.is_empty() {
+            return Ok(());
+        }
         for row in &news {
             self.0.publish_facts(tx, row.id("node_id")).await?;
         }
-        let (told, digests): (Vec<Uuid>, Vec<String>) =
-            news.iter().map(|row| (row.get::<_, Uuid>("node_id"), row.get::<_, String>("digest"))).unzip();
-        tx.later(&sql::FACTS_TOLD, vec![Box::new(told), Box::new(digests)]);
+        let nodes: Vec<NodeId> = news.iter().map(|row| row.id("node_id")).collect();
+        let mut unsettled = BTreeSet::new();
+        for observer in &self.0.0.observers {
+            unsettled.extend(observer.unsettled(tx, &nodes).await?);
+        }
+        let lasts =
+            |node_id| if unsettled.contains(node_id) { UNSETTLED_FOR_SECONDS } else { TOLD_FOR_SECONDS };
+        let last: Vec<i64> = nodes.iter().map(lasts).collect();
+        let told: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
+        let digests: Vec<String> = news.iter().map(|row| row.get("digest")).collect();
+        tx.later(&sql::FACTS_TOLD, vec![Box::new(told), Box::new(digests), Box::new(last)]);
         Ok(())
     }
 }

@@ -23,7 +23,8 @@ pub const NODE_SPECS_LOCK: Sql = sql(
        compute_now() AS now,
        coalesce((SELECT c.generation FROM restore_claims c WHERE c.node_id = n.node_id AND c.proved), -1)
          AS proved_generation
-     FROM nodes n CROSS JOIN deployment d WHERE n.node_id = ANY($1) ORDER BY n.node_id FOR NO KEY UPDATE OF n",
+     FROM nodes n CROSS JOIN deployment d WHERE n.node_id = ANY(ARRAY(SELECT unnest($1::uuid[])))
+     ORDER BY n.node_id FOR NO KEY UPDATE OF n",
 );
 pub const NODE_TENANT: Sql = sql(
     "node_tenant",
@@ -140,7 +141,8 @@ pub const NODES_EVENTS_TAKE: Sql = sql(
 pub const NODES_WITH_SETTLED: Sql = sql(
     "nodes_with_settled",
     "SELECT DISTINCT c.node_id FROM commands c
-     WHERE c.node_id = ANY($1) AND c.settled_at IS NOT NULL AND c.handled_at IS NULL ORDER BY c.node_id",
+     WHERE c.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND c.settled_at IS NOT NULL AND c.handled_at IS NULL
+     ORDER BY c.node_id",
 );
 pub const NODE_KEY: Sql = sql(
     "node_key",
@@ -157,8 +159,7 @@ pub const NODE_FACTS: Sql = sql(
 pub const NODE_INVENTORY: Sql =
     sql("node_inventory", "SELECT section, content FROM node_inventory WHERE node_id = $1 ORDER BY section");
 
-/// Those of these nodes whose facts are not what was last told, or were told longer than $2 seconds ago: whoever listens
-/// looks at what is beside the facts too.
+/// Those of these nodes whose facts are not what was last told, or are to be told again.
 pub const FACTS_NEWS: Sql = sql(
     "facts_news",
     "SELECT f.node_id, f.digest FROM (
@@ -166,16 +167,17 @@ pub const FACTS_NEWS: Sql = sql(
          (SELECT string_agg(i.section || ':' || i.hash, ',' ORDER BY i.section) FROM node_inventory i
           WHERE i.node_id = n.node_id))) AS digest
        FROM nodes n LEFT JOIN pools p USING (pool_id) LEFT JOIN node_status s USING (node_id)
-       WHERE n.node_id = ANY($1)) f
+       WHERE n.node_id = ANY(ARRAY(SELECT unnest($1::uuid[])))) f
      LEFT JOIN node_facts_told t USING (node_id)
-     WHERE t.digest IS DISTINCT FROM f.digest OR t.told_at < compute_now() - $2::bigint * interval '1 second'
+     WHERE t.digest IS DISTINCT FROM f.digest OR t.again_at < compute_now()
      ORDER BY f.node_id",
 );
 pub const FACTS_TOLD: Sql = sql(
     "facts_told",
-    "INSERT INTO node_facts_told (node_id, digest, told_at)
-     SELECT node_id, digest, compute_now() FROM unnest($1::uuid[], $2::text[]) AS w (node_id, digest)
-     ON CONFLICT (node_id) DO UPDATE SET digest = excluded.digest, told_at = excluded.told_at",
+    "INSERT INTO node_facts_told (node_id, digest, told_at, again_at)
+     SELECT node_id, digest, compute_now(), compute_now() + lasts * interval '1 second'
+     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w (node_id, digest, lasts)
+     ON CONFLICT (node_id) DO UPDATE SET digest = excluded.digest, told_at = excluded.told_at, again_at = excluded.again_at",
 );
 
 // Liveness looks at each node's session once per look. There is no index on the heartbeats' time: it would have to be kept with
@@ -251,7 +253,7 @@ pub const CLAIMS_FORGET: Sql = sql(
 /// Those of these nodes that claim something or are quarantined.
 pub const NODES_IN_DOUBT: Sql = sql(
     "nodes_in_doubt",
-    "SELECT n.node_id FROM nodes n WHERE n.node_id = ANY($1)
+    "SELECT n.node_id FROM nodes n WHERE n.node_id = ANY(ARRAY(SELECT unnest($1::uuid[])))
        AND (n.quarantined_at IS NOT NULL OR EXISTS (SELECT 1 FROM restore_claims c WHERE c.node_id = n.node_id))
      ORDER BY n.node_id",
 );

@@ -8,10 +8,10 @@ use kernel::events::{self, EventKind, News};
 use kernel::module::wake_in;
 use kernel::run::PLACE_CHANNEL;
 use kernel::{ApiError, Call, Fault};
-use model::lifecycle::ReservationState;
-use model::{AllocationId, NodeId, PoolId, ReservationId};
+use model::lifecycle::{NodeState, ReservationState};
+use model::{AllocationId, NodeId, PoolId, ReservationId, Timestamp};
 use serde_json::{Value, json};
-use store::{Op, RowExt, StoreError, Tx};
+use store::{Op, Row, RowExt, StoreError, Tx};
 use uuid::Uuid;
 
 use super::book::{Booked, Counted};
@@ -22,7 +22,7 @@ use crate::owner::{Standing, fenced};
 use crate::place::{Stop, quota_placed};
 use crate::reconcile::{PLACE_QUEUE, pool_key};
 use crate::sql::many as sql;
-use crate::state::{Reserved, Subject, stored};
+use crate::state::{Held, Reserved, Subject, stored};
 use crate::{Capacity, sql as one};
 
 const ADMIT_MANY: Op = Op::new("reservations_admit");
@@ -48,8 +48,15 @@ impl Decided<'_> {
     }
 }
 
+/// What only the database knows of a reservation that it has just made.
+struct Admitted {
+    at: Timestamp,
+    tenant_name: String,
+}
+
 /// What the transaction made of them.
 struct Written<'c> {
+    admitted: HashMap<ReservationId, Admitted>,
     earlier: BTreeMap<usize, String>,
     over_quota: BTreeMap<usize, ApiError>,
     versions: HashMap<NodeId, i64>,
@@ -108,43 +115,88 @@ impl Capacity {
                 Err(error) => answers[place] = Some(Err(error.into())),
             }
         }
-        let Written { earlier, over_quota, versions, entries } = self.write_batch(whats, &decided).await?;
+        let Written { mut admitted, earlier, over_quota, versions, entries } =
+            self.write_batch(whats, &decided).await?;
         entries.committed();
-        let made = |at: usize| !earlier.contains_key(&at) && !over_quota.contains_key(&at);
-        let ids: Vec<Uuid> = (decided.iter().enumerate())
-            .filter(|(at, _)| made(*at))
-            .map(|(_, (place, _))| whats[*place].subject.id.uuid())
-            .collect();
         let mut picks = Vec::with_capacity(decided.len());
-        let mut handed = BTreeSet::new();
+        let mut unread = Vec::new();
         for (at, (place, one)) in decided.into_iter().enumerate() {
             if let Some(earlier) = earlier.get(&at) {
                 answers[place] = Some(Ok(Made::Earlier(earlier.clone())));
             } else if let Some(refused) = over_quota.get(&at) {
                 answers[place] = Some(Err(refused.clone().into()));
             } else {
-                if one.standing == Standing::Theirs {
-                    handed.insert(place);
+                let what = whats[place];
+                let admitted = admitted.remove(&what.subject.id);
+                let handed = one.standing == Standing::Theirs;
+                match admitted.and_then(|admitted| self.as_written(what, &one, admitted)) {
+                    Some(reserved) => {
+                        answers[place] = Some(Ok(Made::Mine { reserved: Box::new(reserved), handed }));
+                    }
+                    None => unread.push((place, handed)),
                 }
                 picks.extend(one.pick);
             }
         }
         self.books().confirm_all(picks, &versions);
+        self.answer_unread(whats, &unread, &mut answers).await;
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unreadable()))).collect())
+    }
+
+    /// The reservation as its transaction wrote it, which reading it would give until somebody changes it. None when that
+    /// takes more than is known here.
+    fn as_written(&self, what: &Creating, one: &Decided<'_>, admitted: Admitted) -> Option<Reserved> {
+        let Admitted { at, tenant_name } = admitted;
+        let placed = one.pick.is_some();
+        let held = match &one.pick {
+            // Of a whole node what is ill is booked too, and the books do not know since when.
+            Some(_) if what.subject.ask.whole_node => return None,
+            Some(pick) => {
+                let held = self.would_hold(&what.subject, &pick.placement, one.allocation_id)?;
+                // The transaction has booked nothing on a node that is not.
+                Some(Held { node_state: NodeState::Ready, ..held })
+            }
+            None => None,
+        };
+        Some(Reserved {
+            subject: what.subject.clone(),
+            name: what.name.clone(),
+            tenant_name,
+            created_by_name: what.call.principal.name.clone(),
+            state: one.state(),
+            attempts: placed.into(),
+            waiting_reason: one.reason.clone(),
+            failure: String::new(),
+            created_at: at,
+            updated_at: at,
+            placed_at: placed.then_some(at),
+            active_at: None,
+            ended_at: None,
+            held,
+            now: at,
+        })
+    }
+
+    async fn answer_unread(
+        &self,
+        whats: &[&Creating],
+        unread: &[(usize, bool)],
+        answers: &mut [Option<Result<Made, Fault>>],
+    ) {
+        if unread.is_empty() {
+            return;
+        }
+        let ids: Vec<Uuid> = unread.iter().map(|(place, _)| whats[*place].subject.id.uuid()).collect();
         // They are made, whatever comes of reading them.
         let mut read = self.reserved_all(&ids).await.unwrap_or_else(|err| {
             tracing::warn!(err = kit::chain(&err), "failed to read what was just made");
             HashMap::new()
         });
-        let answered = answers.into_iter().enumerate().map(|(place, answer)| match answer {
-            Some(answer) => answer,
-            None => match read.remove(&whats[place].subject.id) {
-                Some(reserved) => {
-                    Ok(Made::Mine { reserved: Box::new(reserved), handed: handed.contains(&place) })
-                }
-                None => Err(unreadable()),
-            },
-        });
-        Ok(answered.collect())
+        for (place, handed) in unread {
+            if let Some(reserved) = read.remove(&whats[*place].subject.id) {
+                answers[*place] = Some(Ok(Made::Mine { reserved: Box::new(reserved), handed: *handed }));
+            }
+        }
     }
 
     /// A place for it where this process may place, or why there is none. What is refused once is refused for all of its
@@ -238,7 +290,7 @@ impl Capacity {
             .filter(|at| !over_quota.contains_key(at))
             .map(|at| (of(at), &decided[at].1))
             .collect();
-        insert(tx, &mine).await?;
+        let admitted = insert(tx, &mine).await?;
         let counted: Vec<(ReservationId, &Counted)> =
             mine.iter().map(|(what, one)| (what.subject.id, &one.counted)).collect();
         self.hold_quotas(tx, &counted).await?;
@@ -247,7 +299,7 @@ impl Capacity {
         let entries = audit::enter_all(tx, calls).await?;
         let booked: Vec<Booked<'_>> = mine.iter().filter_map(|(what, one)| booked(what, one)).collect();
         let versions = self.book_all(tx, &booked).await?;
-        Ok(Written { earlier, over_quota, versions, entries })
+        Ok(Written { admitted, earlier, over_quota, versions, entries })
     }
 
     /// Says of those without a place that they wait, and wakes who places them.
@@ -307,9 +359,12 @@ fn scheduling(subject: &Subject, reason: &str) -> News {
     News { kind: EventKind::ReservationScheduling, id: subject.id.to_string(), tenant_id, data }
 }
 
-async fn insert(tx: &mut Tx<'_>, mine: &[(&Creating, &Decided<'_>)]) -> Result<(), Stop> {
+async fn insert(
+    tx: &mut Tx<'_>,
+    mine: &[(&Creating, &Decided<'_>)],
+) -> Result<HashMap<ReservationId, Admitted>, Stop> {
     if mine.is_empty() {
-        return Ok(());
+        return Ok(HashMap::new());
     }
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     let subjects = || mine.iter().map(|(what, _)| &what.subject);
@@ -337,6 +392,10 @@ async fn insert(tx: &mut Tx<'_>, mine: &[(&Creating, &Decided<'_>)]) -> Result<(
         &subjects().map(|subject| subject.expires_at.map(SystemTime::from)).collect::<Vec<_>>(),
         &mine.iter().map(|(_, one)| one.reason.as_str()).collect::<Vec<_>>(),
     ];
-    tx.execute(&sql::RESERVATIONS_ADMIT, &values).await?;
-    Ok(())
+    let rows = tx.query(&sql::RESERVATIONS_ADMIT, &values).await?;
+    let admitted = |row: &Row| {
+        let (at, tenant_name) = (row.ts("created_at"), row.get("tenant_name"));
+        (row.id("reservation_id"), Admitted { at, tenant_name })
+    };
+    Ok(rows.iter().map(admitted).collect())
 }

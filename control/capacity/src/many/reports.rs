@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::Fault;
 use kernel::events::{EventKind, News};
-use kernel::module::{wake, wake_all};
-use kernel::ports::node::{Reported, SPEC_QUEUE};
+use kernel::module::wake;
+use kernel::ports::node::Reported;
 use model::lifecycle::{AllocationState, ReservationEvent, ReservationState};
 use model::{AllocationId, NodeId, PoolId};
 use serde_json::json;
@@ -22,7 +22,6 @@ use super::book::joined;
 use super::release::Over;
 use crate::Capacity;
 use crate::observe::{Spoken, names_what_was_booked, sorted};
-use crate::place::spec_key;
 use crate::reconcile::{PLACE_QUEUE, pool_key};
 use crate::sql::many as sql;
 use crate::state::step;
@@ -47,7 +46,6 @@ fn said<'a>(one: &Reported<'a>) -> Option<(AllocationId, Said<'a>)> {
 struct Moves {
     bound: Vec<(Uuid, Uuid, String)>,
     freed: Vec<Uuid>,
-    freed_on: BTreeSet<NodeId>,
     freed_in: BTreeSet<PoolId>,
     over: Vec<Over>,
     news: Vec<News>,
@@ -93,7 +91,7 @@ impl Capacity {
     }
 
     async fn move_all(&self, tx: &mut Tx<'_>, moves: Moves) -> Result<(), Fault> {
-        let Moves { bound, freed, freed_on, freed_in, over, news } = moves;
+        let Moves { bound, freed, freed_in, over, news } = moves;
         if !bound.is_empty() {
             let (mut ids, mut reservations, mut names) = (vec![], vec![], vec![]);
             for (id, reservation, cdi_devices) in bound {
@@ -105,10 +103,10 @@ impl Capacity {
         }
         self.end_all(tx, &over, news).await?;
         if !freed.is_empty() {
-            tx.query_one(&sql::ALLOCATIONS_END, &[&freed]).await?;
-            let keys: Vec<String> = freed_on.into_iter().map(spec_key).collect();
-            wake_all(tx, SPEC_QUEUE, &keys).await?;
             self.wake_waiting(tx, freed_in).await?;
+            // Last: whoever books on these nodes waits from here on until the commit. Their specs go on naming what they
+            // have released until there is something else to say to them.
+            tx.query_one(&sql::ALLOCATIONS_END, &[&freed]).await?;
         }
         Ok(())
     }
@@ -142,15 +140,17 @@ impl Moves {
             (Said::Released, AllocationState::Releasing) => {
                 let (end, reason) = spoken.conclusion()?;
                 let Spoken { reservation_id: id, tenant_id, .. } = spoken;
-                self.free(node_id, &spoken);
+                self.free(&spoken);
                 self.over.push(Over { id, tenant_id, end, reason });
                 Ok(true)
             }
             // Its reservation is elsewhere by now.
             (Said::Released, AllocationState::Failed) if spoken.live => {
-                self.free(node_id, &spoken);
+                self.free(&spoken);
                 Ok(true)
             }
+            // A daemon that started anew says it again of what its spec names yet.
+            (Said::Released, AllocationState::Released | AllocationState::Failed) => Ok(true),
             (
                 Said::Bound(_) | Said::Released,
                 AllocationState::Placed
@@ -176,9 +176,8 @@ impl Moves {
         Ok(())
     }
 
-    fn free(&mut self, node_id: NodeId, spoken: &Spoken) {
+    fn free(&mut self, spoken: &Spoken) {
         self.freed.push(spoken.id.uuid());
-        self.freed_on.insert(node_id);
         self.freed_in.insert(spoken.pool_id);
     }
 }

@@ -1,5 +1,9 @@
 //! Many reservations in one statement. Lists of a row are given joined by a unit separator, which no part of them holds.
 //!
+//! Rows are asked for by `= ANY(ARRAY(SELECT unnest($1)))`: the planner knows the length of `$1` itself where it plans for
+//! these very values, finds a short one cheaper than the list of unknown length of a kept plan, and then plans anew at every
+//! call, which costs more than the call. A list that is a subquery has the same unknown length in both.
+//!
 //! Rows that several transactions want are locked in order of their ids before they are changed.
 
 use store::{Sql, sql};
@@ -18,13 +22,15 @@ pub const RESERVATIONS_ADMIT: Sql = sql(
                  $9::integer[], $10::bigint[], $11::bigint[], $12::boolean[], $13::text[], $14::jsonb[],
                  $15::timestamptz[], $16::timestamptz[], $17::text[])
        AS w (reservation_id, tenant_id, pool_id, created_by, name, state, gpus, gpu_model, vcpu, memory_mib,
-             hugepages_1gi, whole_node, binding, selector, starts_at, expires_at, waiting_reason)",
+             hugepages_1gi, whole_node, binding, selector, starts_at, expires_at, waiting_reason)
+     RETURNING reservation_id, created_at,
+       (SELECT t.name FROM tenants t WHERE t.tenant_id = reservations.tenant_id) AS tenant_name",
 );
 /// Those that wait still, and are not anybody else's until the transaction is over.
 pub const RESERVATIONS_PLACED: Sql = sql(
     "reservations_placed",
     "WITH waiting AS (
-       SELECT reservation_id FROM reservations WHERE reservation_id = ANY($1::uuid[]) AND state = 'scheduling'
+       SELECT reservation_id FROM reservations WHERE reservation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND state = 'scheduling'
        ORDER BY reservation_id FOR NO KEY UPDATE)
      UPDATE reservations r SET state = 'placed', attempts = attempts + 1, waiting_reason = '',
        placed_at = compute_now(), updated_at = compute_now()
@@ -100,19 +106,19 @@ pub const ALLOCATIONS_BOOK: Sql = sql(
 
 pub const RESERVATIONS_LOCK: Sql = sql(
     "reservations_lock",
-    "SELECT reservation_id, tenant_id, state FROM reservations WHERE reservation_id = ANY($1::uuid[])
+    "SELECT reservation_id, tenant_id, state FROM reservations WHERE reservation_id = ANY(ARRAY(SELECT unnest($1::uuid[])))
      ORDER BY reservation_id FOR NO KEY UPDATE",
 );
 pub const RESERVATIONS_RELEASING: Sql = sql(
     "reservations_releasing",
     "UPDATE reservations SET state = 'releasing', release_to = $2, updated_at = compute_now()
-     WHERE reservation_id = ANY($1::uuid[]) AND state IN ('scheduling', 'placed', 'active')
+     WHERE reservation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND state IN ('scheduling', 'placed', 'active')
      RETURNING reservation_id, updated_at",
 );
 pub const ALLOCATIONS_RELEASING: Sql = sql(
     "allocations_releasing",
     "UPDATE allocations SET state = 'releasing'
-     WHERE reservation_id = ANY($1::uuid[]) AND live AND state IN ('placed', 'bound')
+     WHERE reservation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND live AND state IN ('placed', 'bound')
      RETURNING reservation_id, allocation_id, node_id",
 );
 pub const RESERVATIONS_END: Sql = sql(
@@ -121,8 +127,10 @@ pub const RESERVATIONS_END: Sql = sql(
      FROM unnest($1::uuid[], $2::text[]) AS w (reservation_id, state)
      WHERE r.reservation_id = w.reservation_id AND r.ended_at IS NULL",
 );
-pub const QUOTA_HOLDS_DELETE_ALL: Sql =
-    sql("quota_holds_delete_all", "DELETE FROM quota_holds WHERE reservation_id = ANY($1::uuid[])");
+pub const QUOTA_HOLDS_DELETE_ALL: Sql = sql(
+    "quota_holds_delete_all",
+    "DELETE FROM quota_holds WHERE reservation_id = ANY(ARRAY(SELECT unnest($1::uuid[])))",
+);
 
 /// Allocations that reports name, with their reservations, each reservation locked before its allocation.
 pub const ALLOCATIONS_SPOKEN: Sql = sql(
@@ -130,7 +138,7 @@ pub const ALLOCATIONS_SPOKEN: Sql = sql(
     "SELECT a.allocation_id, a.reservation_id, a.node_id, a.state, a.ended_at IS NULL AS live, a.atoms,
        r.state AS reservation_state, r.tenant_id, r.pool_id, r.attempts, r.release_to
      FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
-     WHERE a.allocation_id = ANY($1::uuid[])
+     WHERE a.allocation_id = ANY(ARRAY(SELECT unnest($1::uuid[])))
      ORDER BY r.reservation_id, a.allocation_id FOR NO KEY UPDATE OF r, a",
 );
 pub const ALLOCATIONS_BOUND: Sql = sql(
@@ -149,7 +157,7 @@ pub const ALLOCATIONS_END: Sql = sql(
     "allocations_end",
     "WITH ended AS (
        UPDATE allocations SET state = CASE state WHEN 'failed' THEN state ELSE 'released' END, ended_at = compute_now()
-       WHERE allocation_id = ANY($1::uuid[]) AND ended_at IS NULL AND state IN ('releasing', 'failed')
+       WHERE allocation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND ended_at IS NULL AND state IN ('releasing', 'failed')
        RETURNING allocation_id, node_id
      ), locked AS (
        SELECT c.node_id FROM node_capacity c WHERE c.node_id IN (SELECT node_id FROM ended)
@@ -176,7 +184,7 @@ pub const NODES_ASSIGNMENTS: Sql = sql(
     "nodes_assignments",
     "SELECT a.node_id, a.allocation_id, a.state, a.atoms, a.limits, r.binding
      FROM allocations a JOIN reservations r ON r.reservation_id = a.reservation_id
-     WHERE a.node_id = ANY($1::uuid[]) AND a.ended_at IS NULL ORDER BY a.node_id, a.allocation_id",
+     WHERE a.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND a.ended_at IS NULL ORDER BY a.node_id, a.allocation_id",
 );
 
 /// For the test that prepares them, and for the one that looks at their plans.

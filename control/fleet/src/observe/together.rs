@@ -20,7 +20,6 @@ use wire::proto::agent::node_report::Report;
 
 use super::{BATCH, about, attest, condition, is_attested, kind_of, limit, shown};
 use crate::core::{Fleet, node_key};
-use crate::facts::FACTS_TOLD_FOR_SECONDS;
 use crate::{FACTS_QUEUE, sql};
 
 /// Events of one transaction at most: what a failure repeats.
@@ -33,14 +32,16 @@ impl Fleet {
         for row in tx.query(&sql::NODES_IN_DOUBT, &[&ids]).await? {
             self.judge_claim(tx, row.id("node_id")).await?;
         }
+        self.wake_facts(tx, &ids).await?;
+        let settled = tx.query(&sql::NODES_WITH_SETTLED, &[&ids]).await?;
+        // Others book on these nodes, and wait from here on until all is committed.
         let mut more = self.observe_events_of_all(tx, &ids).await?;
-        for row in tx.query(&sql::NODES_WITH_SETTLED, &[&ids]).await? {
+        for row in &settled {
             let node_id: NodeId = row.id("node_id");
             if self.observe_commands(tx, node_id).await? {
                 more.push(node_id);
             }
         }
-        self.wake_facts(tx, &ids).await?;
         more.sort_unstable();
         more.dedup();
         Ok(more.into_iter().map(|node_id| (node_key(node_id), Duration::ZERO)).collect())
@@ -117,7 +118,7 @@ impl Fleet {
     /// Has the facts told of those nodes whose facts are news. On their own: they take other locks than reports do, and an
     /// observer that fails on them does not hold up the reports.
     async fn wake_facts(&self, tx: &mut Tx<'_>, ids: &[Uuid]) -> Result<(), Fault> {
-        for row in tx.query(&sql::FACTS_NEWS, &[&ids, &FACTS_TOLD_FOR_SECONDS]).await? {
+        for row in tx.query(&sql::FACTS_NEWS, &[&ids]).await? {
             wake(tx, FACTS_QUEUE, &node_key(row.id("node_id"))).await?;
         }
         Ok(())

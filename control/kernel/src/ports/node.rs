@@ -63,6 +63,17 @@ pub trait NodeObserver: Send + Sync + 'static {
         facts: &'a NodeFacts,
     ) -> BoxFuture<'a, Result<(), Fault>>;
 
+    /// Those of these nodes of whose facts something could not be used for what another node says. It is told to them again
+    /// within the minute, though their facts are what they were.
+    fn unsettled<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, Result<Vec<NodeId>, Fault>> {
+        let _ = (tx, nodes);
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// The node's ability to take new work may have changed: state, cordon, drain, quarantine, capability.
     fn schedulable_changed<'a>(
         &'a self,

@@ -65,12 +65,17 @@ const SPECS: Sql = sql(
     "SELECT node_id, generation, spec_body FROM nodes
      WHERE spec_body IS NOT NULL AND state IN ('accepting', 'ready', 'unreachable', 'lost') ORDER BY node_id",
 );
+const ENDED: Sql = sql(
+    "sim_ended",
+    "SELECT node_id, allocation_id FROM allocations WHERE ended_at IS NOT NULL ORDER BY 1, 2",
+);
 const UNENDED: Sql = sql(
     "sim_unended",
     "SELECT node_id, allocation_id, state IN ('placed', 'bound') AS held FROM allocations WHERE ended_at IS NULL ORDER BY 1, 2",
 );
 
-/// Each node's newest spec asks for its allocations that have not ended, and says of each whether it is to be held.
+/// Each node's newest spec asks for its allocations that have not ended, and says of each whether it is to be held. What has
+/// ended since it was signed it may name as released.
 async fn specs(store: &Store) -> Result<Vec<Violation>, StoreError> {
     let mut wanted: BTreeSet<(NodeId, String, bool)> = BTreeSet::new();
     for row in store.read(&UNENDED, &[]).await? {
@@ -100,6 +105,12 @@ async fn specs(store: &Store) -> Result<Vec<Violation>, StoreError> {
             asked.insert((node_id, assignment.allocation_id, held));
         }
     }
+    let mut over: BTreeSet<(NodeId, String, bool)> = BTreeSet::new();
+    for row in store.read(&ENDED, &[]).await? {
+        let id: AllocationId = row.id("allocation_id");
+        over.insert((row.id("node_id"), id.to_string(), false));
+    }
+    let asked: BTreeSet<_> = asked.difference(&over).cloned().collect();
     for (node_id, allocation_id, held) in wanted.symmetric_difference(&asked) {
         let by =
             if asked.contains(&(*node_id, allocation_id.clone(), *held)) { "its spec" } else { "the rows" };
