@@ -13,6 +13,7 @@ pub mod command;
 mod control;
 mod event;
 mod exec;
+mod expect;
 mod files;
 mod gateway;
 mod keys;
@@ -21,6 +22,7 @@ mod node;
 mod outcome;
 mod plant;
 mod run;
+pub mod scenario;
 mod schedule;
 mod server;
 mod setup;
@@ -28,11 +30,16 @@ mod shrink;
 mod time;
 mod workload;
 
+use chaos::On;
 pub use chaos::{Chaos, Fault, Planned};
+pub use expect::{Expect, Shown};
 pub use outcome::{Broken, Outcome};
 pub use run::run;
 
 use std::time::Duration;
+
+const DEFAULT_NODES: usize = 60;
+const DEFAULT_GATEWAYS: usize = 3;
 
 /// What is simulated.
 #[derive(Debug, Clone)]
@@ -50,12 +57,19 @@ pub struct Config {
     pub restores: bool,
     /// Nobody is told of anything: everything is found by looking.
     pub pokes: bool,
-    /// How far apart the ages of the nodes' certificates are.
-    pub ages: Duration,
+    /// The nodes' certificates are of such ages that each is renewed while the simulation runs, or half of them in every seven
+    /// hours of it.
+    pub renewals: bool,
     /// Clients ask for things.
     pub workload: bool,
+    /// They restart no machine, and close none.
+    pub calm: bool,
     /// The invariants over all rows are asked this often.
     pub check_every: Duration,
+    /// What must come of it besides.
+    pub expects: Vec<Expect>,
+    /// The scenario this is from, by its name or its file.
+    pub scenario: Option<String>,
 }
 
 impl Config {
@@ -70,22 +84,45 @@ impl Config {
             script: None,
             restores: false,
             pokes: true,
-            ages: Duration::ZERO,
+            renewals: false,
             workload: true,
+            calm: false,
             check_every: Duration::from_secs(60),
+            expects: Vec::new(),
+            scenario: None,
         }
+    }
+
+    /// Faults are put on what there is.
+    ///
+    /// # Errors
+    /// The fault that is not.
+    pub fn checked(self) -> Result<Self, String> {
+        for planned in self.script.iter().flatten() {
+            let there = match planned.fault.put_on() {
+                None => true,
+                Some((On::Node, which)) => which < self.nodes,
+                Some((On::Gateway, which)) => which < self.gateways,
+                Some((On::Control, which)) => which < self.controls,
+            };
+            if !there {
+                return Err(format!("there is nothing to put {planned:?} on"));
+            }
+        }
+        Ok(self)
     }
 
     /// The command that does the same again.
     pub fn replay(&self) -> String {
         let minutes = self.time.as_secs().div_ceil(60);
         let mut command = format!(
-            "better-compute sim --nodes {} --gateways {} --minutes {minutes} --seed {} --chaos {}",
-            self.nodes,
-            self.gateways,
-            self.seed,
-            self.chaos.name()
+            "better-compute sim --nodes {} --gateways {} --minutes {minutes} --seed {}",
+            self.nodes, self.gateways, self.seed,
         );
+        match (&self.scenario, self.chaos) {
+            (Some(scenario), _) => command.push_str(&format!(" --scenario {scenario}")),
+            (None, chaos) => command.push_str(&format!(" --chaos {}", chaos.name())),
+        }
         if !self.pokes {
             command.push_str(" --no-pokes");
         }

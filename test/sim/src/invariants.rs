@@ -151,6 +151,7 @@ impl fmt::Display for Violation {
 #[derive(Default)]
 pub struct Checker {
     past: past::Past,
+    told: told::Told,
     marks: nodes::Marks,
     lasting: lasting::Lasting,
     canaries: Vec<Canary>,
@@ -184,6 +185,7 @@ impl Checker {
     /// nodes hold beyond them is theirs to keep until a person judged it.
     pub fn database_restored(&mut self) {
         self.past = past::Past::default();
+        self.told = told::Told::default();
         self.lasting = lasting::Lasting::default();
         self.restored = true;
     }
@@ -202,7 +204,7 @@ impl Checker {
         let mut found = self.after_step(world).await?;
         found.extend(rows::all(store).await?);
         found.extend(books::all(store).await?);
-        found.extend(told::all(store).await?);
+        found.extend(self.told.look(store).await?);
         found.extend(self.past.look(store).await?);
         found.extend(self.lasting.look(store).await?);
         found.extend(secrets::in_rows(store, &self.canaries).await?);

@@ -33,7 +33,7 @@ pub struct NodeView {
     pub acked_event_seq: u64,
     /// By allocation.
     pub holds: Vec<HoldView>,
-    /// Every effect this machine ever had, in order, over all its journals and boots.
+    /// Every effect this machine ever had that may not be repeated, in order, over all its journals and boots.
     pub effects: Vec<EffectView>,
 }
 

@@ -34,6 +34,12 @@ impl MemoryJournal {
         Self { id, content: Mutex::default() }
     }
 
+    /// The marks, and the numbers of the last event and of the last that was acknowledged.
+    pub fn position(&self) -> (Marks, u64, u64) {
+        let content = self.content();
+        (content.marks, content.last_seq, content.acked_seq)
+    }
+
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().expect("no holder of this lock panics")
     }

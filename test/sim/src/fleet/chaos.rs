@@ -34,14 +34,12 @@ impl Chaos {
         found.ok_or_else(|| "it is one of none, light, heavy".to_owned())
     }
 
-    /// Between two faults, on average.
-    pub fn period(self, nodes: usize) -> Option<Duration> {
-        // A large fleet has more that breaks.
-        let scale = u32::try_from((nodes / 60).max(1)).unwrap_or(1);
+    /// Between two faults, on average, in a fleet of sixty machines or fewer.
+    const fn period(self) -> Option<Duration> {
         match self {
             Chaos::None => None,
-            Chaos::Light => Some(Duration::from_secs(45) / scale),
-            Chaos::Heavy => Some(Duration::from_secs(6) / scale),
+            Chaos::Light => Some(Duration::from_secs(45)),
+            Chaos::Heavy => Some(Duration::from_secs(6)),
         }
     }
 }
@@ -72,11 +70,53 @@ pub enum Fault {
     DatabaseRestore,
     /// The power of a site goes: every second machine.
     SitePower(usize),
+    /// The daemon stops, and another version of it starts.
+    NodeUpgrade(usize),
+    /// It sends its nodes elsewhere and stops when this ends; another one starts.
+    GatewayUpgrade(usize),
+    /// It stops, wherever it is, and another one starts.
+    ControlUpgrade(usize),
+    /// A copy of the database is made, which a restore takes.
+    DatabaseBackup,
+}
+
+/// What a fault is put on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum On {
+    Node,
+    Gateway,
+    Control,
 }
 
 impl Fault {
     pub const fn is_of_database(&self) -> bool {
-        matches!(self, Fault::DatabaseDown | Fault::DatabasePower | Fault::DatabaseRestore)
+        use Fault::{DatabaseBackup, DatabaseDown, DatabasePower, DatabaseRestore};
+        matches!(self, DatabaseDown | DatabasePower | DatabaseRestore | DatabaseBackup)
+    }
+
+    pub(super) const fn put_on(&self) -> Option<(On, usize)> {
+        match *self {
+            Fault::NodeCrash(node)
+            | Fault::NodePower(node)
+            | Fault::NodeJournalLost(node)
+            | Fault::NodePartition(node)
+            | Fault::NodeSlow(node)
+            | Fault::NodeClock(node, _)
+            | Fault::NodeUpgrade(node) => Some((On::Node, node)),
+            Fault::GatewayKill(gateway)
+            | Fault::GatewayPause(gateway)
+            | Fault::GatewayUpgrade(gateway)
+            | Fault::GatewayTrap(gateway, ..) => Some((On::Gateway, gateway)),
+            Fault::ControlKill(control)
+            | Fault::ControlPause(control)
+            | Fault::ControlUpgrade(control)
+            | Fault::ControlTrap(control, ..) => Some((On::Control, control)),
+            Fault::DatabaseDown
+            | Fault::DatabasePower
+            | Fault::DatabaseRestore
+            | Fault::DatabaseBackup
+            | Fault::SitePower(_) => None,
+        }
     }
 
     pub const fn name(&self) -> &'static str {
@@ -97,6 +137,10 @@ impl Fault {
             Fault::DatabasePower => "database-power",
             Fault::DatabaseRestore => "database-restore",
             Fault::SitePower(_) => "site-power",
+            Fault::NodeUpgrade(_) => "node-upgrade",
+            Fault::GatewayUpgrade(_) => "gateway-upgrade",
+            Fault::ControlUpgrade(_) => "worker-upgrade",
+            Fault::DatabaseBackup => "database-backup",
         }
     }
 }
@@ -111,11 +155,25 @@ pub struct Planned {
 
 /// Faults in the order of their times.
 pub fn deal(config: &Config) -> Vec<Planned> {
-    let Some(period) = config.chaos.period(config.nodes) else { return Vec::new() };
+    let Some(period) = config.chaos.period() else { return Vec::new() };
     // Of its own: what the simulation draws must not depend on what breaks, nor the other way round.
     let rng: &dyn Rng = &SeededRng::new(config.seed ^ 0x000c_4a05_0000_0000);
-    let up_to =
-        |most: Duration| Duration::from_millis(rng.below(u64::try_from(most.as_millis()).unwrap_or(1)));
+    let mut planned = every(rng, config, period, ALL);
+    // A larger fleet has more machines that break, and no more of anything else.
+    let more = u32::try_from(config.nodes.saturating_sub(FEW_NODES)).unwrap_or(u32::MAX);
+    if more > 0 {
+        let few = f64::from(u32::try_from(FEW_NODES).expect("a small constant"));
+        let period = period.mul_f64(few / f64::from(more) * ALL as f64 / OF_NODES as f64);
+        planned.extend(every(rng, config, period, OF_NODES));
+    }
+    planned.sort_by_key(|one| one.at);
+    planned
+}
+
+fn every(rng: &dyn Rng, config: &Config, period: Duration, below: u64) -> Vec<Planned> {
+    let up_to = |most: Duration| {
+        Duration::from_millis(rng.below(u64::try_from(most.as_millis()).unwrap_or(1).max(1)))
+    };
     let mut at = FIRST_AFTER;
     let mut planned = Vec::new();
     loop {
@@ -123,31 +181,38 @@ pub fn deal(config: &Config) -> Vec<Planned> {
         if at >= config.time {
             return planned;
         }
-        let fault = draw(rng, config);
+        let fault = draw(rng, config, below);
         let (from, to) = lasts(&fault);
         let lasts = Duration::from_secs(from) + up_to(Duration::from_secs(to - from));
         planned.push(Planned { at, lasts, fault });
     }
 }
 
+const FEW_NODES: usize = 60;
+/// Faults are drawn from so many chances, of which the first are of single machines.
+const ALL: u64 = 1000;
+const OF_NODES: u64 = 535;
+
 /// Everybody has started by then.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
 /// A restore from an hour ago needs an hour that went well enough to be lost.
 const RESTORE_AFTER: Duration = Duration::from_secs(70 * 60);
 
-fn draw(rng: &dyn Rng, config: &Config) -> Fault {
+fn draw(rng: &dyn Rng, config: &Config, chances: u64) -> Fault {
     let below = |count: usize| usize::try_from(rng.below(count as u64)).unwrap_or(0);
     let (node, gateway, control) = (below(config.nodes), below(config.gateways), below(config.controls));
     let (trap, passed) = (Trap::ALL[below(Trap::ALL.len())], u32::try_from(rng.below(40)).unwrap_or(0));
     let off_ms = i64::try_from(rng.below(600_000)).unwrap_or(0) - 300_000;
-    match rng.below(1000) {
+    match rng.below(chances) {
         0..150 => Fault::NodeCrash(node),
         150..250 => Fault::NodePower(node),
         250..290 => Fault::NodeJournalLost(node),
         290..400 => Fault::NodePartition(node),
         400..460 => Fault::NodeSlow(node),
         460..520 => Fault::NodeClock(node, off_ms),
-        520..590 => Fault::GatewayKill(gateway),
+        520..OF_NODES => Fault::NodeUpgrade(node),
+        OF_NODES..575 => Fault::GatewayKill(gateway),
+        575..590 => Fault::GatewayUpgrade(gateway),
         590..640 => Fault::GatewayPause(gateway),
         640..690 => Fault::ControlKill(control),
         690..730 => Fault::ControlPause(control),
@@ -163,12 +228,14 @@ fn draw(rng: &dyn Rng, config: &Config) -> Fault {
 /// How long one lasts, in seconds, from and to.
 const fn lasts(fault: &Fault) -> (u64, u64) {
     match fault {
-        Fault::NodeCrash(_) | Fault::NodeJournalLost(_) => (1, 20),
+        Fault::NodeCrash(_) | Fault::NodeJournalLost(_) | Fault::NodeUpgrade(_) => (1, 20),
         Fault::NodePower(_) => (20, 180),
         Fault::NodePartition(_) => (5, 150),
         Fault::NodeSlow(_) => (10, 120),
         Fault::NodeClock(..) => (60, 900),
-        Fault::GatewayKill(_) | Fault::ControlKill(_) => (1, 40),
+        Fault::GatewayKill(_) | Fault::ControlKill(_) | Fault::ControlUpgrade(_) => (1, 40),
+        Fault::GatewayUpgrade(_) => (6, 12),
+        Fault::DatabaseBackup => (1, 2),
         Fault::GatewayPause(_) | Fault::ControlPause(_) => (3, 60),
         Fault::ControlTrap(..) | Fault::GatewayTrap(..) => (1, 40),
         Fault::DatabaseDown | Fault::DatabasePower => (1, 30),
@@ -189,7 +256,7 @@ impl fmt::Display for Planned {
                 write!(f, "gateway:{} {process} {passed}", trap.name())
             }
             Fault::NodeClock(node, off_ms) => write!(f, "node-clock {node} {off_ms}"),
-            Fault::DatabaseDown | Fault::DatabasePower | Fault::DatabaseRestore => {
+            Fault::DatabaseDown | Fault::DatabasePower | Fault::DatabaseRestore | Fault::DatabaseBackup => {
                 write!(f, "{}", self.fault.name())
             }
             Fault::NodeCrash(which)
@@ -201,6 +268,9 @@ impl fmt::Display for Planned {
             | Fault::GatewayPause(which)
             | Fault::ControlKill(which)
             | Fault::ControlPause(which)
+            | Fault::NodeUpgrade(which)
+            | Fault::GatewayUpgrade(which)
+            | Fault::ControlUpgrade(which)
             | Fault::SitePower(which) => write!(f, "{} {which}", self.fault.name()),
         }
     }
@@ -238,6 +308,10 @@ impl FromStr for Planned {
                 "database-power" => Fault::DatabasePower,
                 "database-restore" => Fault::DatabaseRestore,
                 "site-power" => Fault::SitePower(index(0)?),
+                "node-upgrade" => Fault::NodeUpgrade(index(0)?),
+                "gateway-upgrade" => Fault::GatewayUpgrade(index(0)?),
+                "worker-upgrade" => Fault::ControlUpgrade(index(0)?),
+                "database-backup" => Fault::DatabaseBackup,
                 _ => return Err(wrong()),
             },
         };

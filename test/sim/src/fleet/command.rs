@@ -1,40 +1,42 @@
 //! `better-compute sim`: the control plane and a fleet of simulated machines under a virtual clock.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 
-use super::{Broken, Chaos, Config, Outcome, shrink};
+use super::{Broken, Chaos, Config, DEFAULT_GATEWAYS, DEFAULT_NODES, Outcome, scenario, shrink};
 
 #[derive(Args, Clone)]
 pub struct SimArgs {
-    /// How many machines.
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    nodes: u32,
-    /// How many gateways.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
-    gateways: u32,
-    /// Hours of virtual time.
-    #[arg(long, value_name = "H", default_value_t = 1, conflicts_with = "minutes")]
-    hours: u32,
+    /// How many machines: 60 if nothing says otherwise.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    nodes: Option<u32>,
+    /// How many gateways: 3 if nothing says otherwise.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    gateways: Option<u32>,
+    /// Hours of virtual time: one if nothing says otherwise.
+    #[arg(long, value_name = "H", conflicts_with = "minutes")]
+    hours: Option<u32>,
     /// Minutes of virtual time, in place of hours.
     #[arg(long, value_name = "M")]
     minutes: Option<u32>,
-    /// What everything follows from.
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
-    /// How much breaks: none, light, heavy.
-    #[arg(long, value_name = "HOW", default_value = "none", value_parser = Chaos::parse)]
-    chaos: Chaos,
+    /// What everything follows from: 1 if nothing says otherwise.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// How much breaks: none, light, heavy. With heavy, each machine also renews its certificate.
+    #[arg(long, value_name = "HOW", value_parser = Chaos::parse, conflicts_with = "scenario")]
+    chaos: Option<Chaos>,
     /// Backups are made by the hour, and one of them is restored now and then.
     #[arg(long)]
     restores: bool,
-    /// Faults from a file, in place of those that the seed deals.
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    /// A scenario, by its name or its file: what else is given here goes over what it says.
+    #[arg(long, value_name = "NAME|FILE")]
+    scenario: Option<String>,
+    /// Tells the scenarios there are.
+    #[arg(long)]
+    list: bool,
     /// Minutes of trying for fewer faults that break the same, when something breaks. They are written to a file.
     #[arg(long, value_name = "M")]
     shrink: Option<u64>,
@@ -46,28 +48,39 @@ pub struct SimArgs {
     verify: bool,
 }
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 impl SimArgs {
     fn config(&self) -> anyhow::Result<Config> {
-        let minutes = self.minutes.unwrap_or(self.hours * 60);
-        let time = Duration::from_secs(u64::from(minutes) * 60);
-        let mut config = Config::new(self.nodes as usize, self.gateways as usize, time, self.seed);
-        config.chaos = self.chaos;
-        config.pokes = !self.no_pokes;
-        config.restores = self.restores;
-        if let Some(path) = &self.scenario {
-            let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-            config.script = Some(shrink::parse(&text).map_err(|why| anyhow::anyhow!("{why}"))?);
+        let mut config = match &self.scenario {
+            Some(scenario) => scenario::named(scenario)?,
+            None => Config::new(DEFAULT_NODES, DEFAULT_GATEWAYS, HOUR, 1),
+        };
+        config.nodes = self.nodes.map_or(config.nodes, |nodes| nodes as usize);
+        config.gateways = self.gateways.map_or(config.gateways, |gateways| gateways as usize);
+        config.seed = self.seed.unwrap_or(config.seed);
+        let minutes = self.minutes.or(self.hours.map(|hours| hours * 60));
+        config.time = minutes.map_or(config.time, |minutes| Duration::from_secs(u64::from(minutes) * 60));
+        if let Some(chaos) = self.chaos {
+            config.chaos = chaos;
+            config.renewals = chaos == Chaos::Heavy;
         }
-        // So far apart that some renew in every hour.
-        if self.chaos == Chaos::Heavy {
-            config.ages = Duration::from_secs(14 * 3600);
-        }
-        Ok(config)
+        // A machine that somebody restarts is unreachable meanwhile.
+        config.calm |= self.scenario.is_none() && config.chaos == Chaos::None;
+        config.pokes &= !self.no_pokes;
+        config.restores |= self.restores;
+        config.checked().map_err(|why| anyhow::anyhow!("{why}"))
     }
 }
 
 /// Runs on a thread of its own, with all of its tasks in one order.
 pub fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    if args.list {
+        for (name, text) in scenario::SCENARIOS {
+            println!("{name:24} {}", scenario::says(text));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let config = args.config()?;
     println!("{}", config.replay());
     let Some(first) = once(&config, args.shrink)? else { return Ok(ExitCode::FAILURE) };
@@ -98,9 +111,9 @@ fn once(config: &Config, shrink_minutes: Option<u64>) -> anyhow::Result<Option<O
                     let told = &mut |line: String| println!("{line}");
                     let (script, broken) = runtime.block_on(shrink::shrink(broken, within, told));
                     let path = format!("sim-{}.txt", config.seed);
-                    let text = shrink::render(&broken.config, &script, &broken.violations.join("\n"));
+                    let text = shrink::render(&broken.config, script, &broken.violations);
                     std::fs::write(&path, text)?;
-                    println!("{} faults that break it: {} --scenario {path}", script.len(), config.replay());
+                    println!("what is left breaks it: better-compute sim --scenario {path}");
                 }
                 Ok(None)
             }

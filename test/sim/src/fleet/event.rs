@@ -57,6 +57,8 @@ pub enum Event {
     Backup,
     /// Everything that must be true is asked.
     Check,
+    /// What is expected of the run is looked at.
+    Watch,
 }
 
 pub enum ToNode {

@@ -31,7 +31,7 @@ use super::line::Line;
 use super::time::{Core, SimClock, micros};
 use crate::world::{EffectView, HoldView, ReleaseView};
 
-pub const AGENT_VERSION: &str = "0.1.0-sim";
+const AGENT_VERSION: &str = "0.1";
 /// A simulated machine's journal keeps little: it is never away for days.
 const EVENTS_MAX: usize = 2_000;
 const JOURNAL_BYTES_MAX: u64 = 8 << 20;
@@ -69,6 +69,10 @@ pub struct SimNode {
     pub asks: Vec<Ask>,
     due: Option<i64>,
     turn: u64,
+    /// Certificates it got after its first.
+    pub renewals: u64,
+    /// Other versions of the daemon that were put in the place of the first.
+    upgrades: u64,
 }
 
 /// What a crash loses.
@@ -116,6 +120,8 @@ impl SimNode {
             asks: Vec::new(),
             due: None,
             turn: 0,
+            renewals: 0,
+            upgrades: 0,
         }
     }
 
@@ -152,7 +158,7 @@ impl SimNode {
                     site_id: identity.site_id,
                     role: identity.role,
                     boot_id: parts.boot_id.clone(),
-                    agent_version: AGENT_VERSION.to_owned(),
+                    agent_version: self.agent_version(),
                     capabilities: parts.hardware.capabilities(),
                 },
                 key: identity.key.clone(),
@@ -189,6 +195,16 @@ impl SimNode {
         self.due = None;
         let readings = self.readings();
         self.settle(vec![readings, Input::Tick]);
+    }
+
+    pub fn agent_version(&self) -> String {
+        format!("{AGENT_VERSION}.{}", self.upgrades)
+    }
+
+    /// The daemon stops, and what starts next is of another version.
+    pub fn upgrade(&mut self) {
+        self.crash();
+        self.upgrades += 1;
     }
 
     /// The daemon is gone between two steps. What it held open is closed by the machine's kernel.
@@ -331,13 +347,16 @@ impl SimNode {
             cancel,
             host: alive.host.clone(),
         };
-        self.effects.push(EffectView {
-            command_id: id,
-            kind,
-            at: self.core.now(),
-            journal_id: self.journal.id(),
-            boot_id: alive.boot_id.clone(),
-        });
+        // What may be repeated is not asked about.
+        if !kind.policy().retry_safe {
+            self.effects.push(EffectView {
+                command_id: id,
+                kind,
+                at: self.core.now(),
+                journal_id: self.journal.id(),
+                boot_id: alive.boot_id.clone(),
+            });
+        }
         let handler = alive.kinds.iter().find(|handler| handler.kind() == kind).cloned();
         let handler = handler.expect("the engine runs what is handled");
         let outcome = at_once(kind.name(), handler.run(context, payload));
@@ -389,6 +408,7 @@ impl SimNode {
                 let certificate = Certificate { begins: identity.not_before, ends: identity.not_after };
                 self.identity = Some(identity);
                 alive.renew_backoff.reset();
+                self.renewals += 1;
                 self.settle(vec![Input::Renewed { key, certificate }]);
             }
             _ => {

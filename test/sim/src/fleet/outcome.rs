@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use model::Timestamp;
 
-use super::Config;
+use super::time::Spent;
+use super::{Config, Shown};
 
 /// A run that ended as it should.
 #[derive(Debug, Clone)]
@@ -21,9 +22,10 @@ pub struct Outcome {
     pub reservations: BTreeMap<String, i64>,
     pub answers: BTreeMap<String, u64>,
     pub unreachable: i64,
+    pub shown: Shown,
     pub polls: u64,
     /// Transactions and statements outside of one, by name.
-    pub transactions: BTreeMap<&'static str, u64>,
+    pub transactions: BTreeMap<&'static str, Spent>,
     pub virtual_time: Duration,
     pub took: Duration,
     /// Resident memory of this process over what it was before the nodes were made, by node.
@@ -45,17 +47,31 @@ impl fmt::Display for Outcome {
         writeln!(f, "  reservations  {}", list(&self.reservations))?;
         writeln!(f, "  answers       {}", list(&self.answers))?;
         writeln!(f, "  unreachable   {} times", self.unreachable)?;
+        writeln!(f, "  disturbed     {} reservations", self.shown.disturbed)?;
+        writeln!(f, "  renewed       {} certificates", self.shown.renewals)?;
+        if let Some(after) = self.shown.ready_after {
+            let longest = self.shown.unserved_longest.as_secs();
+            writeln!(
+                f,
+                "  all ready     after {} s; some without a session for {longest} s at most",
+                after.as_secs()
+            )?;
+        }
         writeln!(f, "  events        {} {}", self.events, self.events_digest)?;
         writeln!(f, "  state         {}", self.state)?;
         let (virtual_time, took) = (self.virtual_time.as_secs_f64(), self.took.as_secs_f64());
         writeln!(f, "  time          {virtual_time:.0} s in {took:.1} s, {} steps", self.polls)?;
-        let all: u64 = self.transactions.values().sum();
+        let all: u64 = self.transactions.values().map(|one| one.count).sum();
         let mut most: Vec<_> = self.transactions.iter().collect();
-        most.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), **name));
-        let most: Vec<String> = most.iter().take(12).map(|(name, count)| format!("{name} {count}")).collect();
-        writeln!(f, "  transactions  {all}, most of them {}", most.join(", "))?;
+        most.sort_by_key(|(name, spent)| (std::cmp::Reverse(spent.time), **name));
+        let most: Vec<String> = most.iter().take(16).map(|(name, spent)| shown(name, spent)).collect();
+        writeln!(f, "  transactions  {all}, most time in {}", most.join(", "))?;
         write!(f, "  memory        {} KiB a node", self.bytes_per_node / 1024)
     }
+}
+
+fn shown(name: &str, spent: &Spent) -> String {
+    format!("{name} {} in {:.1} s", spent.count, spent.time.as_secs_f64())
 }
 
 fn list<K: fmt::Display, V: fmt::Display>(map: &BTreeMap<K, V>) -> String {

@@ -2,17 +2,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kit::{Rng, SeededRng};
-use store::{Store, StoreConfig, StoreError};
+use store::{Secret, Store, StoreConfig, StoreError};
 
 use super::exec::ProcessId;
 use super::keys::Keys;
 use super::schedule::{Database, ProcessSchedule};
 use super::time::{Core, SimClock};
 
-/// Connections of one process: it is the simulator that decides what runs at once.
-const POOL_SIZE: usize = 4;
+/// Connections of one process: one transaction runs at once.
+const POOL_SIZE: usize = 1;
+/// Processes start and die all the time, and a session that plans a statement for its values does so five times first.
+const OPTIONS: &str = "options=-c%20plan_cache_mode%3Dforce_generic_plan";
+/// How slow the machine is must not be seen.
+const REAL_TIMEOUT: Duration = Duration::from_secs(1800);
 
 pub struct Plant {
     pub core: Arc<Core>,
@@ -34,7 +39,10 @@ impl Plant {
         record_dir: PathBuf,
     ) -> anyhow::Result<Self> {
         let told = core.clone();
+        let url = server.url.reveal();
+        let url = Secret::new(format!("{url}{}{OPTIONS}", if url.contains('?') { '&' } else { '?' }));
         let config = StoreConfig {
+            url,
             pool_size: POOL_SIZE,
             virtual_clock: Some(Arc::new(move || told.now())),
             rng: core.rng.clone(),
@@ -72,6 +80,13 @@ impl Plant {
                 let config = StoreConfig { role: Some("bc_gateway".to_owned()), ..config };
                 fleet::PgDelivery::store_config(config, gateway::Timing::default().ttl)
             }
+        };
+        let config = StoreConfig {
+            statement_timeout: REAL_TIMEOUT,
+            lock_timeout: REAL_TIMEOUT,
+            idle_in_transaction_timeout: REAL_TIMEOUT,
+            connect_timeout: REAL_TIMEOUT,
+            ..config
         };
         Store::open(config).await
     }

@@ -3,6 +3,7 @@
 mod acts;
 mod checks;
 mod faults;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use super::chaos;
 use super::control::SimControl;
 use super::event::{Event, ToNode};
 use super::exec::{Executor, ProcessId};
+use super::expect::Shown;
 use super::gateway::SimGateway;
 use super::node::SimNode;
 use super::outcome::{Broken, Outcome};
@@ -39,6 +41,9 @@ const REST_WITHIN: Duration = Duration::from_secs(45 * 60);
 /// In real time.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 const BACKUP_EVERY: Duration = Duration::from_secs(3600);
+
+/// How often what is expected is looked at.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 const NODE_NAMES: Sql = sql("sim_node_names", "SELECT name FROM nodes ORDER BY name");
 
@@ -88,6 +93,9 @@ struct Run<'a> {
     quiet: bool,
     /// Nodes that an operator has yet to take into the pool.
     to_adopt: Vec<String>,
+    shown: Shown,
+    /// Since when some node is without a session, if any is.
+    unserved_since: Option<Duration>,
     progress: &'a mut (dyn FnMut(String) + Send),
 }
 
@@ -97,6 +105,7 @@ struct Run<'a> {
 /// A [`Broken`] when an invariant was, and whatever keeps the simulation itself from going on.
 pub async fn run(config: &Config, progress: &mut (dyn FnMut(String) + Send)) -> anyhow::Result<Outcome> {
     let started = Instant::now();
+    pki::sign_the_same_each_time();
     let folder = Folder::new(config.seed)?;
     let server = Server::start(folder.0.join("server")).await?;
     let core = Core::new(config.seed);
@@ -110,10 +119,10 @@ pub async fn run(config: &Config, progress: &mut (dyn FnMut(String) + Send)) -> 
             SimNode::new(&core, index, config.seed.wrapping_add(1 + index as u64), dir)
         })
         .collect();
-    let token = setup::prepare(&plant, &mut nodes, config.ages).await?;
+    let token = setup::prepare(&plant, &mut nodes, config).await?;
     let names: Vec<String> = plant.store.read(&NODE_NAMES, &[]).await?.iter().map(|row| row.get(0)).collect();
     let plant = Arc::new(plant);
-    let to_adopt = if config.ages.is_zero() { Vec::new() } else { names.clone() };
+    let to_adopt = if config.renewals { names.clone() } else { Vec::new() };
     let mut run = Run {
         config,
         core: core.clone(),
@@ -134,12 +143,15 @@ pub async fn run(config: &Config, progress: &mut (dyn FnMut(String) + Send)) -> 
         begun: core.elapsed(),
         told: Instant::now(),
         restoring: 0,
+        shown: Shown::default(),
+        unserved_since: None,
         progress,
     };
     run.begin();
     run.until(run.begun + config.time).await?;
     run.rest().await?;
     let mut outcome = run.outcome().await?;
+    run.judge_expected(&outcome)?;
     outcome.took = started.elapsed();
     let grown = resident_bytes().saturating_sub(memory_before);
     outcome.bytes_per_node = grown / (config.nodes.max(1) as u64);
@@ -179,6 +191,9 @@ impl Run<'_> {
             self.core.post(START_WITHIN + CLIENT_PERIOD, Event::Client);
         }
         self.core.post(self.config.check_every, Event::Check);
+        if !self.config.expects.is_empty() {
+            self.core.post(WATCH_EVERY, Event::Watch);
+        }
         if self.config.restores {
             self.core.post(BACKUP_EVERY / 2, Event::Backup);
         }
@@ -265,6 +280,7 @@ impl Run<'_> {
             Event::FaultEnds(fault) => self.fault_ends(fault).await?,
             Event::Backup => self.back_up().await?,
             Event::Client => self.client(),
+            Event::Watch => self.watch().await?,
             Event::Check => {
                 self.check().await?;
                 if !self.quiet {
@@ -305,7 +321,7 @@ impl Run<'_> {
         let Some(control) = self.core.pick(&serving) else { return };
         let Some(pipeline) = control.pipeline() else { return };
         if self.to_adopt.is_empty() {
-            self.clients.act(&self.core, control.process, &pipeline);
+            self.clients.act(&self.core, control.process, &pipeline, self.config.calm);
         } else {
             let some = self.to_adopt.len().min(20);
             let nodes: Vec<String> = self.to_adopt.drain(..some).collect();

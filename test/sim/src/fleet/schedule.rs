@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, pending, ready};
 use kit::Clock;
@@ -12,6 +12,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::event::Event;
 use super::exec::ProcessId;
 use super::time::{Core, Held, SimClock};
+
+/// From the wish for a transaction to its begin. It ends at the moment of its begin, since time stands still while it runs.
+const LATENCY_MIN: Duration = Duration::from_micros(200);
+const LATENCY_MAX: Duration = Duration::from_micros(2_500);
 
 /// What happens to a process at one of its statements to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +72,17 @@ pub struct ProcessSchedule {
 }
 
 struct SimTurn {
+    core: Arc<Core>,
+    name: &'static str,
+    began: Instant,
     _time: Held,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for SimTurn {
+    fn drop(&mut self) {
+        self.core.spent(self.name, self.began.elapsed());
+    }
 }
 
 impl ProcessSchedule {
@@ -114,12 +127,23 @@ impl Schedule for ProcessSchedule {
             if self.database.down.load(Ordering::Relaxed) {
                 return None;
             }
-            self.core.count(name);
+            // Meanwhile others run: what is asked in several transactions is not asked at one moment.
+            self.clock.sleep(self.core.between(LATENCY_MIN, LATENCY_MAX)).await;
+            if self.database.down.load(Ordering::Relaxed) {
+                return None;
+            }
             tracing::trace!(at = self.core.now().micros(), process = self.process.0, name, "transaction");
             // Held while it waits too: whoever is before it belongs to the same task.
             let time = self.core.hold_time();
             let permit = self.core.turns.clone().acquire_owned().await.ok()?;
-            Some(Box::new(SimTurn { _time: time, _permit: permit }) as Turn)
+            let turn = SimTurn {
+                core: self.core.clone(),
+                name,
+                began: Instant::now(),
+                _time: time,
+                _permit: permit,
+            };
+            Some(Box::new(turn) as Turn)
         })
     }
 

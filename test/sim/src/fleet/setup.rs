@@ -22,9 +22,10 @@ use store::{Sql, sql};
 use uuid::Uuid;
 use wire::proto::agent::{JoinReply, JoinRequest, join_reply::Outcome};
 
+use super::Config;
 use super::control::{Modules, modules};
 use super::keys::AsEntropy;
-use super::node::{AGENT_VERSION, SimNode};
+use super::node::SimNode;
 use super::plant::Plant;
 
 pub const SITE: &str = "hall";
@@ -39,8 +40,13 @@ const INBOX_INSERT: Sql = sql(
 );
 const INBOX_REPLY: Sql = sql("sim_inbox_reply", "SELECT reply, refusal FROM join_inbox WHERE inbox_id = $1");
 
-/// Makes everything, and lets the nodes join `ages` apart from first to last. Gives the administrator's token.
-pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], ages: Duration) -> anyhow::Result<String> {
+/// Machines that join over longer renew before the last has joined.
+const AGES_MAX: Duration = Duration::from_secs(14 * 3600);
+/// Between the begin and the first renewal.
+const RENEWAL_AFTER: Duration = Duration::from_secs(120);
+
+/// Makes everything, and lets the nodes join. Gives the administrator's token.
+pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> anyhow::Result<String> {
     let rng = plant.rng();
     let made = modules(plant, &plant.store, &rng)?;
     made.fleet.claim_database().await?;
@@ -53,16 +59,23 @@ pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], ages: Duration) -> an
     setup.call("pools.create", json!({ "name": POOL, "class": "gpu" })).await?;
     let mut request = json!({ "site": SITE, "usesMax": nodes.len().max(1), "expiresInHours": 48 });
     // Nodes that age before they start are adopted when they do, or their diagnosis would have expired.
-    if ages.is_zero() {
+    if !config.renewals {
         request["pool"] = json!(POOL);
     }
     let created = setup.call("joinTokens.create", request).await?;
     let secret = created["secret"].as_str().context("a new token comes with its secret")?;
     let join_token: JoinToken = secret.parse()?;
+    let ages = if config.renewals { config.time.min(AGES_MAX) } else { Duration::ZERO };
     let apart = ages / u32::try_from(nodes.len().max(1))?;
     for node in nodes.iter_mut() {
         node.identity = Some(setup.join(&made.fleet, node, &join_token).await?);
         plant.core.skip(apart.max(Duration::from_millis(1)));
+    }
+    if config.renewals
+        && let Some(first) = nodes.first().and_then(|node| node.identity.as_ref())
+    {
+        let due = agent::renew::due(first.not_before, first.not_after);
+        plant.core.skip(due.since(plant.core.now()).saturating_sub(RENEWAL_AFTER));
     }
     Ok(setup.token)
 }
@@ -116,7 +129,7 @@ impl Setup<'_> {
             sealed_token: seal_join(&payload, &csr_der, &encryption_key, &entropy),
             role: Role::Node.name().to_owned(),
             hostname: node.hostname.clone(),
-            agent_version: AGENT_VERSION.to_owned(),
+            agent_version: node.agent_version(),
             protocol: wire::paths::PROTOCOL_MAX,
             hardware_key: node.rng.bytes::<32>().to_vec().into(),
         };

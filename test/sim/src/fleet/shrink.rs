@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::chaos::{Planned, deal};
+use super::scenario::Text;
 use super::{Broken, Config, run};
 
 /// The shortest that was found, and what it breaks.
@@ -47,21 +48,9 @@ async fn breaks(config: &Config, script: &[Planned]) -> Option<Broken> {
     ended.err()?.downcast_ref::<Broken>().cloned()
 }
 
-/// A scenario as text: how to run it, then a fault a line.
-pub fn render(config: &Config, script: &[Planned], says: &str) -> String {
-    let mut text = String::new();
-    for line in says.lines() {
-        text.push_str(&format!("# {line}\n"));
-    }
-    text.push_str(&format!("# {}\n", config.replay()));
-    for one in script {
-        text.push_str(&format!("{one}\n"));
-    }
-    text
-}
-
-/// The faults of a scenario's text.
-pub fn parse(text: &str) -> Result<Vec<Planned>, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(str::parse).collect()
+/// A scenario of its own, which says what it breaks.
+pub fn render(config: &Config, script: Vec<Planned>, broken: &[String]) -> String {
+    let says: String = broken.iter().map(|line| format!("# {line}\n")).collect();
+    let config = Config { script: Some(script), ..config.clone() };
+    format!("{says}{}", Text(&config))
 }

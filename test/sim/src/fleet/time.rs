@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use kit::{Clock, Rng, SeededRng};
@@ -33,7 +33,15 @@ pub struct Core {
     pub(super) woken: Notify,
     /// Decides everything that is not said by something else.
     pub rng: Arc<dyn Rng>,
-    transactions: Mutex<BTreeMap<&'static str, u64>>,
+    spent: Mutex<BTreeMap<&'static str, Spent>>,
+}
+
+/// Transactions and statements of one name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spent {
+    pub count: u64,
+    /// Of real time.
+    pub time: Duration,
 }
 
 #[derive(Default)]
@@ -62,7 +70,7 @@ impl Core {
             turns: Arc::new(Semaphore::new(1)),
             woken: Notify::new(),
             rng: Arc::new(SeededRng::new(seed)),
-            transactions: Mutex::default(),
+            spent: Mutex::default(),
         })
     }
 
@@ -74,13 +82,16 @@ impl Core {
         Timestamp::from_micros(self.now.load(Ordering::Relaxed))
     }
 
-    pub(super) fn count(&self, name: &'static str) {
-        *self.transactions.lock().expect("no holder of this lock panics").entry(name).or_default() += 1;
+    pub(super) fn spent(&self, name: &'static str, time: Duration) {
+        let mut spent = self.spent.lock().expect("no holder of this lock panics");
+        let spent = spent.entry(name).or_default();
+        spent.count += 1;
+        spent.time += time;
     }
 
     /// Transactions and statements of all processes, by name.
-    pub fn transactions(&self) -> BTreeMap<&'static str, u64> {
-        self.transactions.lock().expect("no holder of this lock panics").clone()
+    pub fn transactions(&self) -> BTreeMap<&'static str, Spent> {
+        self.spent.lock().expect("no holder of this lock panics").clone()
     }
 
     /// Since the simulation's epoch.
@@ -146,9 +157,11 @@ impl Core {
     }
 
     /// Waits for something outside of the simulation.
-    pub(super) async fn outside<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn outside<T>(&self, name: &'static str, work: impl Future<Output = T>) -> T {
         self.hears_only(u64::MAX);
+        let began = Instant::now();
         let done = work.await;
+        self.spent(name, began.elapsed());
         self.hears_only(0);
         done
     }

@@ -87,7 +87,7 @@ impl Clients {
     }
 
     /// One call of somebody, by the seed.
-    pub fn act(self: &Arc<Self>, core: &Core, process: ProcessId, pipeline: &Arc<Pipeline>) {
+    pub fn act(self: &Arc<Self>, core: &Core, process: ProcessId, pipeline: &Arc<Pipeline>, calm: bool) {
         let (method, body, keep) = {
             let mut known = self.known();
             let Some(node) = core.pick(&known.nodes).cloned() else { return };
@@ -104,6 +104,7 @@ impl Clients {
                 },
                 72..80 => command(&node, "inventory.refresh", json!({})),
                 80..87 => command(&node, "diag.nvml", json!({ "expectedGpus": 8 })),
+                87..95 if calm => command(&node, "inventory.refresh", json!({})),
                 87..90 => command(&node, "node.reboot", json!({ "reason": "simulated" })),
                 90..93 => {
                     known.closed.push(node.clone());

@@ -58,37 +58,6 @@ pub(super) async fn cheap(store: &Store) -> Result<Vec<Violation>, StoreError> {
 
 const RULES: &[Rule] = &[
     rule(
-        Invariant::EffectsOnce,
-        "sim_told_twice",
-        "SELECT format('%s was told %s times of %s', kind, count(*), subject) AS what FROM (
-           SELECT kind, subject FROM outbox_events UNION ALL SELECT kind, subject FROM events) told
-         WHERE kind IN ('command.settled', 'reservation.released', 'reservation.expired', 'reservation.failed')
-         GROUP BY kind, subject HAVING count(*) > 1 ORDER BY 1",
-    ),
-    rule(
-        Invariant::EffectsOnce,
-        "sim_active_twice",
-        "SELECT format('%s was told %s times of %s', kind, count(*), allocation) AS what FROM (
-           SELECT kind, data->>'allocationId' AS allocation FROM outbox_events
-           UNION ALL SELECT kind, data->>'allocationId' FROM events) told
-         WHERE kind IN ('reservation.placed', 'reservation.active', 'reservation.replacing')
-         GROUP BY kind, allocation HAVING count(*) > 1 ORDER BY 1",
-    ),
-    rule(
-        Invariant::EventsOnceInOrder,
-        "sim_event_twice",
-        "SELECT format('%s is told %s times', event_id, count(*)) AS what FROM (
-           SELECT event_id FROM outbox_events UNION ALL SELECT event_id FROM events) told
-         GROUP BY event_id HAVING count(*) > 1 ORDER BY 1",
-    ),
-    rule(
-        Invariant::EventsOnceInOrder,
-        "sim_event_gap",
-        "SELECT format('%s follows %s', seq, before) AS what FROM (
-           SELECT seq, lag(seq) OVER (ORDER BY seq) AS before FROM events) e
-         WHERE seq <> before + 1 ORDER BY 1",
-    ),
-    rule(
         Invariant::AcknowledgedIsStored,
         "sim_acked_unstored",
         "SELECT format('%s is acknowledged up to %s of %s and stored up to %s', s.node_id, s.acked_event_seq, s.journal_id,

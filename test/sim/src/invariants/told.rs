@@ -1,49 +1,148 @@
-//! Changes beside the events that tell of them.
+//! What is told: each event once and in order, and each change beside the events that tell of it.
 //!
-//! Ids are text in an event and UUIDs in a row, so the two are joined here and not in the database.
+//! Events only grow, so each look reads what is new or changed since the one before, and remembers the rest. Ids are text in an
+//! event and UUIDs in a row, so the two are joined here and not in the database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use model::ReservationId;
-use store::{RowExt, Sql, Store, StoreError, sql};
+use store::{Row, RowExt, Sql, Store, StoreError, sql};
+use uuid::Uuid;
 
+use super::past::SNAPSHOT;
 use super::{Invariant, Violation};
 
 const STATES: Sql =
     sql("sim_states", "SELECT reservation_id, state FROM reservations WHERE state <> 'draft' ORDER BY 1");
 
-/// The last word on each reservation. What still waits for its number came after what has one.
-const LAST_TOLD: Sql = sql(
-    "sim_last_told",
-    "SELECT DISTINCT ON (subject) subject, coalesce(data->>'state', '') AS state FROM (
-       SELECT 0 AS part, seq AS n, kind, subject, data FROM events
-       UNION ALL SELECT 1, row_number() OVER (ORDER BY batch_id, place), kind, subject, data FROM outbox_events) told
-     WHERE kind LIKE 'reservation.%' ORDER BY subject, part DESC, n DESC",
+const NUMBERED: Sql = sql(
+    "sim_numbered",
+    "SELECT seq, event_id, kind, subject, data->>'allocationId' AS allocation, coalesce(data->>'state', '') AS state,
+       md5(concat_ws('|', event_id, at, kind, subject, tenant_id, data))::uuid AS digest
+     FROM events WHERE xmin::text::bigint >= $1 ORDER BY seq",
+);
+const WAITING: Sql = sql(
+    "sim_waiting",
+    "SELECT event_id, kind, subject, data->>'allocationId' AS allocation, coalesce(data->>'state', '') AS state
+     FROM outbox_events ORDER BY batch_id, place",
+);
+const GAPS: Sql = sql(
+    "sim_event_gaps",
+    "SELECT count(*) AS count, coalesce(min(seq), 1) AS first, coalesce(max(seq), 0) AS last FROM events",
 );
 
-/// Both are read in one snapshot each, the rows first: a change in between is told after it is seen, so ask while nothing moves.
-pub(super) async fn all(store: &Store) -> Result<Vec<Violation>, StoreError> {
-    let states = store.read(&STATES, &[]).await?;
-    let told: BTreeMap<String, String> =
-        store.read(&LAST_TOLD, &[]).await?.iter().map(|row| (row.get("subject"), row.get("state"))).collect();
-    let mut found = Vec::new();
-    for row in &states {
+/// Told once of each subject.
+const ONCE: &[&str] =
+    &["command.settled", "reservation.released", "reservation.expired", "reservation.failed"];
+/// Told once of each allocation.
+const ONCE_OF_ALLOCATION: &[&str] = &["reservation.placed", "reservation.active", "reservation.replacing"];
+
+#[derive(Default)]
+pub(super) struct Told {
+    /// What is older was read before.
+    from: i64,
+    by_seq: BTreeMap<i64, Uuid>,
+    ids: HashMap<Uuid, i64>,
+    once: HashMap<(&'static str, String), Uuid>,
+    /// The number and the state of the last word on each reservation.
+    last: BTreeMap<String, (i64, String)>,
+}
+
+impl Told {
+    /// The rows are read in one snapshot each: ask while nothing moves.
+    pub async fn look(&mut self, store: &Store) -> Result<Vec<Violation>, StoreError> {
+        let mut found = Vec::new();
+        let snapshot = store.read_one(&SNAPSHOT, &[]).await?.get("xmin");
+        for row in store.read(&NUMBERED, &[&self.from]).await? {
+            self.numbered(&row, &mut found);
+        }
+        self.from = snapshot;
+        let gaps = store.read_one(&GAPS, &[]).await?;
+        let (count, first, last): (i64, i64, i64) = (gaps.get("count"), gaps.get("first"), gaps.get("last"));
+        if last - first + 1 != count {
+            let what = format!("{count} are numbered from {first} to {last}");
+            found.push(Violation::new(Invariant::EventsOnceInOrder, what));
+        }
+        let waiting = store.read(&WAITING, &[]).await?;
+        let states = store.read(&STATES, &[]).await?;
+        let mut last: BTreeMap<&str, &str> =
+            self.last.iter().map(|(subject, (_, state))| (subject.as_str(), state.as_str())).collect();
+        let (mut ids, mut once) = (HashSet::new(), HashMap::new());
+        for row in &waiting {
+            let id: Uuid = row.get("event_id");
+            if self.ids.contains_key(&id) || !ids.insert(id) {
+                found.push(twice(id));
+            }
+            if let Some(key) = told_once(row) {
+                let before = self.once.get(&key).copied().or_else(|| once.insert(key.clone(), id));
+                found.extend(before.filter(|before| *before != id).map(|_| again(&key)));
+            }
+            let (kind, subject): (&str, &str) = (row.get("kind"), row.get("subject"));
+            if kind.starts_with("reservation.") {
+                last.insert(subject, row.get("state"));
+            }
+        }
+        beside(&states, &last, &mut found);
+        Ok(found)
+    }
+
+    fn numbered(&mut self, row: &Row, found: &mut Vec<Violation>) {
+        let (seq, id, digest): (i64, Uuid, Uuid) = (row.get("seq"), row.get("event_id"), row.get("digest"));
+        if self.by_seq.insert(seq, digest).is_some_and(|before| before != digest) {
+            let what = format!("event {seq} is not what it was");
+            found.push(Violation::new(Invariant::EventsOnceInOrder, what));
+        }
+        if self.ids.insert(id, seq).is_some_and(|before| before != seq) {
+            found.push(twice(id));
+        }
+        if let Some(key) = told_once(row)
+            && self.once.insert(key.clone(), id).is_some_and(|before| before != id)
+        {
+            found.push(again(&key));
+        }
+        let (kind, subject): (&str, &str) = (row.get("kind"), row.get("subject"));
+        if kind.starts_with("reservation.") {
+            let last = self.last.entry(subject.to_owned()).or_default();
+            if last.0 <= seq {
+                *last = (seq, row.get("state"));
+            }
+        }
+    }
+}
+
+fn told_once(row: &Row) -> Option<(&'static str, String)> {
+    let kind: &str = row.get("kind");
+    if let Some(kind) = ONCE.iter().find(|once| **once == kind) {
+        return Some((kind, row.get("subject")));
+    }
+    let kind = ONCE_OF_ALLOCATION.iter().find(|once| **once == kind)?;
+    Some((kind, row.get::<_, Option<String>>("allocation")?))
+}
+
+fn twice(id: Uuid) -> Violation {
+    Violation::new(Invariant::EventsOnceInOrder, format!("{id} is told twice"))
+}
+
+fn again((kind, of): &(&'static str, String)) -> Violation {
+    Violation::new(Invariant::EffectsOnce, format!("{kind} was told twice of {of}"))
+}
+
+fn beside(states: &[Row], told: &BTreeMap<&str, &str>, found: &mut Vec<Violation>) {
+    let mut known = BTreeSet::new();
+    for row in states {
         let (id, state): (ReservationId, &str) = (row.id("reservation_id"), row.get("state"));
-        let last = told.get(&format!("reservation/{id}")).map_or("nothing", String::as_str);
+        let subject = format!("reservation/{id}");
+        let last = told.get(subject.as_str()).copied().unwrap_or("nothing");
         if last != state {
             found.push(Violation::new(
                 Invariant::EventsWithTheirChange,
                 format!("{id} is {state}, and the last that was told of it is {last}"),
             ));
         }
+        known.insert(subject);
     }
-    let known: std::collections::BTreeSet<String> = states
-        .iter()
-        .map(|row| format!("reservation/{}", row.id::<ReservationId>("reservation_id")))
-        .collect();
     // A refused draft is deleted, and nothing was ever told of it.
-    found.extend(told.keys().filter(|subject| !known.contains(*subject)).map(|subject| {
+    found.extend(told.keys().filter(|subject| !known.contains(**subject)).map(|subject| {
         Violation::new(Invariant::EventsWithTheirChange, format!("{subject} was told of and does not exist"))
     }));
-    Ok(found)
 }

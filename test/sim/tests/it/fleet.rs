@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sim::fleet::scenario::{SCENARIOS, parse};
 use sim::fleet::{Chaos, Config, Outcome, run};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -29,4 +30,19 @@ async fn a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole() 
     let config = Config { chaos: Chaos::Heavy, ..Config::new(8, 2, 5 * MINUTE, 12) };
     let outcome = outcome(&config).await;
     assert!(outcome.faults.values().sum::<u64>() > 20, "there were faults: {outcome}");
+}
+
+/// With a few machines: what a scenario shows of sixty, it shows of six.
+const FEW: &str = "\nnodes 6\n";
+
+#[tokio::test]
+async fn every_named_scenario_ends_as_it_says() {
+    for (name, text) in SCENARIOS {
+        let config = parse(&format!("{text}{FEW}")).and_then(Config::checked);
+        let config = config.unwrap_or_else(|why| panic!("{name}: {why}"));
+        match run(&config, &mut |_| {}).await {
+            Ok(outcome) => println!("{name}: {} s in {:?}", outcome.virtual_time.as_secs(), outcome.took),
+            Err(err) => panic!("{name}: {err:#}"),
+        }
+    }
 }

@@ -69,16 +69,16 @@ impl SimNode {
 
     /// What a look at the machine shows.
     pub fn view(&self) -> NodeView {
-        let loaded = self.journal.load().expect("memory loads");
+        let (marks, last_event_seq, acked_event_seq) = self.journal.position();
         NodeView {
             index: self.index,
             node_id: self.node_id(),
             up: self.is_up(),
             boot_id: at_once("read the boot id", hw::Hardware::boot_id(&*self.hardware)).unwrap_or_default(),
             journal_id: self.journal.id(),
-            marks: loaded.marks.max(self.identity.as_ref().map_or_else(Marks::default, |own| own.marks)),
-            last_event_seq: loaded.last_seq,
-            acked_event_seq: loaded.acked_seq,
+            marks: marks.max(self.identity.as_ref().map_or_else(Marks::default, |own| own.marks)),
+            last_event_seq,
+            acked_event_seq,
             holds: self.holds.values().cloned().collect(),
             effects: self.effects.clone(),
         }

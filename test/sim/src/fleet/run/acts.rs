@@ -94,6 +94,7 @@ impl Run<'_> {
     pub(super) fn node_reboots(&mut self, node: usize, life: u64) {
         let machine = &mut self.nodes[node];
         if machine.life == life && machine.is_up() {
+            self.checker.disturbed();
             machine.crash();
             machine.lose_runtime();
             let life = machine.life;

@@ -48,7 +48,7 @@ impl Run<'_> {
                 true => checker.at_rest(&world).await,
             }
         };
-        Ok(self.core.outside(found).await?)
+        Ok(self.core.outside("(invariants)", found).await?)
     }
 
     fn judge(&self, found: Vec<Violation>) -> anyhow::Result<()> {
@@ -93,6 +93,8 @@ impl Run<'_> {
                 break;
             }
         }
+        self.show().await?;
+        let store = &self.plant.store;
         let unreachable = store.read_one(&UNREACHABLE, &[]).await?.get("count");
         Ok(Outcome {
             state: invariants::canonical_state(store).await?,
@@ -103,6 +105,7 @@ impl Run<'_> {
             reservations: self.counts(&RESERVATIONS).await?,
             answers: self.clients.answers(),
             unreachable,
+            shown: self.shown.clone(),
             polls: self.executor.polls,
             transactions: self.core.transactions(),
             virtual_time: self.core.elapsed().saturating_sub(self.begun),

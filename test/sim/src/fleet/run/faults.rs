@@ -48,7 +48,7 @@ impl Run<'_> {
         self.recent.push(planned.to_string());
         let core = self.core.clone();
         if planned.fault.is_of_database() {
-            core.outside(self.put_in(&planned.fault)).await?;
+            core.outside("(fault)", self.put_in(&planned.fault)).await?;
         } else {
             self.put_in(&planned.fault).await?;
         }
@@ -61,6 +61,10 @@ impl Run<'_> {
             Fault::NodeCrash(node) => {
                 self.kept[node] += 1;
                 self.nodes[node].crash();
+            }
+            Fault::NodeUpgrade(node) => {
+                self.kept[node] += 1;
+                self.nodes[node].upgrade();
             }
             Fault::NodePower(node) => {
                 self.kept[node] += 1;
@@ -79,11 +83,22 @@ impl Run<'_> {
             Fault::NodeSlow(node) => self.set_slow(node, true),
             Fault::NodeClock(node, off_ms) => self.nodes[node].clock.set_skew(off_ms * 1000),
             Fault::GatewayKill(gateway) => self.core.kill(self.gateways[gateway].process),
-            Fault::ControlKill(control) => self.core.kill(self.controls[control].process),
+            Fault::GatewayUpgrade(gateway) => {
+                if let Some(served) = self.gateways[gateway].served() {
+                    served.driven.drain();
+                }
+            }
+            Fault::ControlKill(control) | Fault::ControlUpgrade(control) => {
+                self.core.kill(self.controls[control].process);
+            }
             Fault::GatewayPause(gateway) => self.executor.pause(self.gateways[gateway].process),
             Fault::ControlPause(control) => self.executor.pause(self.controls[control].process),
             Fault::ControlTrap(control, trap, passed) => self.controls[control].schedule.arm(trap, passed),
             Fault::GatewayTrap(gateway, trap, passed) => self.gateways[gateway].schedule.arm(trap, passed),
+            Fault::DatabaseBackup => {
+                self.server.back_up().await?;
+                self.noticed().await;
+            }
             Fault::DatabaseDown => self.cut_database().await?,
             Fault::DatabasePower => {
                 self.plant.database.down.store(true, Ordering::Relaxed);
@@ -109,7 +124,10 @@ impl Run<'_> {
 
     pub(super) async fn fault_ends(&mut self, fault: Fault) -> anyhow::Result<()> {
         match fault {
-            Fault::NodeCrash(node) | Fault::NodePower(node) | Fault::NodeJournalLost(node) => {
+            Fault::NodeCrash(node)
+            | Fault::NodePower(node)
+            | Fault::NodeUpgrade(node)
+            | Fault::NodeJournalLost(node) => {
                 self.let_start(node, Duration::ZERO);
             }
             Fault::SitePower(half) => {
@@ -127,8 +145,9 @@ impl Run<'_> {
             }
             Fault::DatabaseRestore => self.confirm_restore().await?,
             // Who was killed is started by whoever saw it die.
-            Fault::GatewayKill(_) | Fault::ControlKill(_) => {}
-            Fault::ControlTrap(..) | Fault::GatewayTrap(..) => {}
+            Fault::GatewayUpgrade(gateway) => self.core.kill(self.gateways[gateway].process),
+            Fault::GatewayKill(_) | Fault::ControlKill(_) | Fault::ControlUpgrade(_) => {}
+            Fault::ControlTrap(..) | Fault::GatewayTrap(..) | Fault::DatabaseBackup => {}
         }
         Ok(())
     }
@@ -142,8 +161,8 @@ impl Run<'_> {
         if !self.quiet {
             self.core.post(BACKUP_EVERY, Event::Backup);
             if !self.database_is_down() && self.restoring == 0 {
-                self.core.outside(self.server.back_up()).await?;
-                self.core.outside(self.noticed()).await;
+                self.core.outside("(backup)", self.server.back_up()).await?;
+                self.core.outside("(backup)", self.noticed()).await;
             }
         }
         Ok(())
@@ -151,7 +170,7 @@ impl Run<'_> {
 
     /// An operator looks, and says that this database is the right one. Nobody does before it was found out.
     async fn confirm_restore(&mut self) -> anyhow::Result<()> {
-        let row = self.core.outside(self.plant.store.read_one(&DEPLOYMENT, &[])).await?;
+        let row = self.core.outside("(look)", self.plant.store.read_one(&DEPLOYMENT, &[])).await?;
         let serving = self.controls.iter().find_map(|one| Some((one.process, one.pipeline()?)));
         if row.get::<_, bool>("observe_only")
             && let Some((process, pipeline)) = serving
@@ -182,7 +201,7 @@ impl Run<'_> {
 
     /// Processes died: what they held is let go, and they start again after a while.
     pub(super) async fn buried(&mut self, killed: BTreeSet<ProcessId>) -> anyhow::Result<()> {
-        self.core.outside(self.settle_database()).await?;
+        self.core.outside("(burial)", self.settle_database()).await?;
         for gateway in self.gateways.iter_mut().filter(|gateway| killed.contains(&gateway.process)) {
             gateway.up = false;
             *gateway.serving.lock().expect("no holder of this lock panics") = None;
