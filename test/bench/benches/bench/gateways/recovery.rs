@@ -40,6 +40,8 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(75);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Heartbeats are under way, and each gateway's sessions are old ones.
 const SETTLES: Duration = Duration::from_secs(12);
+/// A session that ended is closed in the database, or another is opened, well within it.
+const SPREADS: Duration = Duration::from_secs(4);
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = crate::folder()?;
@@ -63,12 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     agents.iter_mut().try_for_each(|one| one.hear().map(drop))?;
     let wanted = i64::try_from(share * args.processes)?;
-    let started = Instant::now();
-    while runtime.block_on(database.open_sessions())? < wanted {
-        ensure!(started.elapsed() < CONNECTED_WITHIN, "not all agents connected within {CONNECTED_WITHIN:?}");
-        std::thread::sleep(LOOK_EVERY);
-    }
-    println!("{wanted} agents connected in {:.1} s", started.elapsed().as_secs_f64());
+    println!("{wanted} agents connected in {:.1} s", connected(&runtime, &database, wanted)?.as_secs_f64());
     for (number, fault) in [Fault::Kill, Fault::Stop, Fault::Cut].into_iter().enumerate() {
         if args.only.is_some_and(|only| only != fault) {
             continue;
@@ -104,8 +101,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         gateways[number].0.kill()?;
         gateways[number] = gateway(10 + id, &at, &database.url())?;
         tell(&mut relay, &format!("set {number} {}", gateways[number].1))?;
+        // Each fault finds a third of the nodes.
+        std::thread::sleep(SETTLES);
+        tell(&mut relay, "spread")?;
+        std::thread::sleep(SPREADS);
+        connected(&runtime, &database, wanted)?;
     }
     Ok(())
+}
+
+/// Waits until so many sessions are open.
+fn connected(
+    runtime: &tokio::runtime::Runtime,
+    database: &Database,
+    wanted: i64,
+) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    while runtime.block_on(database.open_sessions())? < wanted {
+        ensure!(started.elapsed() < CONNECTED_WITHIN, "not all agents connected within {CONNECTED_WITHIN:?}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(started.elapsed())
 }
 
 /// Agents that did since this was last asked.

@@ -13,6 +13,7 @@ use model::Timestamp;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
 
 use crate::sessions::{nodes, part};
 
@@ -45,13 +46,16 @@ impl Backend {
 struct Relay {
     backends: Arc<Mutex<Vec<Backend>>>,
     next: Arc<AtomicUsize>,
+    /// Ends what is carried.
+    carried: Arc<Mutex<CancellationToken>>,
 }
 
-/// Says where it listens, and then does a line at a time: `cut N` and `set N ADDRESS`.
+/// Says where it listens, and then does a line at a time: `cut N`, `set N ADDRESS`, and `spread`, which has every node connect anew.
 pub async fn run(addresses: Vec<SocketAddr>, at: Timestamp) -> anyhow::Result<()> {
     let count = addresses.len();
     let backends = addresses.into_iter().map(Backend::at).collect();
-    let relay = Relay { backends: Arc::new(Mutex::new(backends)), next: Arc::default() };
+    let relay =
+        Relay { backends: Arc::new(Mutex::new(backends)), next: Arc::default(), carried: Arc::default() };
     let checker = nodes::Dialer::stranger(at)?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     part::say(&json!(listener.local_addr()?.to_string()));
@@ -82,6 +86,7 @@ pub async fn run(addresses: Vec<SocketAddr>, at: Timestamp) -> anyhow::Result<()
                 let backend = backends.get_mut(number.parse::<usize>()?).context("no such gateway")?;
                 *backend = Backend::at(address.parse()?);
             }
+            ["spread"] => relay.spread(),
             other => bail!("not an order: {other:?}"),
         }
         drop(backends);
@@ -92,6 +97,10 @@ pub async fn run(addresses: Vec<SocketAddr>, at: Timestamp) -> anyhow::Result<()
 impl Relay {
     fn lock(&self) -> MutexGuard<'_, Vec<Backend>> {
         self.backends.lock().expect("no holder of this lock panics")
+    }
+
+    fn spread(&self) {
+        std::mem::take(&mut *self.carried.lock().expect("no holder of this lock panics")).cancel();
     }
 
     /// All of them, in the order in which this connection tries them: first those that answer checks, beginning with whose turn it is.
@@ -157,8 +166,10 @@ impl Relay {
         gateway.set_nodelay(true)?;
         let (mut from_node, mut to_node) = node.into_split();
         let (mut from_gateway, mut to_gateway) = gateway.into_split();
+        let carried = self.carried.lock().expect("no holder of this lock panics").clone();
         // Either end ends both.
         tokio::select! {
+            () = carried.cancelled() => Ok(()),
             ended = self.copy(number, address, &mut from_node, &mut to_gateway) => ended,
             ended = self.copy(number, address, &mut from_gateway, &mut to_node) => ended,
         }
