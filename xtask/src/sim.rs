@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -9,6 +10,8 @@ use crate::run;
 
 /// Seconds a mutant may take before it counts as alive.
 const MUTANT_SECONDS: u64 = 60;
+/// And all of them together: who waits longer does not run them.
+const MUTANTS_WITHIN: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -83,7 +86,7 @@ fn build() -> anyhow::Result<PathBuf> {
 /// Starts the one program once for each mutant of its table.
 fn mutants(program: &PathBuf) -> anyhow::Result<()> {
     let names = run::output(Command::new(program).arg("--list-mutants"))?;
-    let (mut alive, mut count) = (Vec::new(), 0);
+    let (began, mut alive, mut count) = (Instant::now(), Vec::new(), 0);
     for name in names.lines() {
         count += 1;
         let status = Command::new(program)
@@ -97,6 +100,10 @@ fn mutants(program: &PathBuf) -> anyhow::Result<()> {
     if !alive.is_empty() {
         bail!("of {count} mutants these were not caught as they should be: {}", alive.join(", "));
     }
-    println!("all {count} mutants were caught");
+    let took = began.elapsed();
+    println!("all {count} mutants were caught in {:.0} s", took.as_secs_f64());
+    if took > MUTANTS_WITHIN {
+        bail!("that is more than the {} s they may take", MUTANTS_WITHIN.as_secs());
+    }
     Ok(())
 }

@@ -173,6 +173,16 @@ impl Driven {
         self.0.hub.open_pass().await;
     }
 
+    /// From here on events wait for a pass of their own, as in a gateway that serves. What is returned wakes it.
+    pub fn events_apart(&self) -> Wake {
+        self.0.hub.events_apart()
+    }
+
+    /// Events of all sessions.
+    pub async fn store_events(&self) {
+        self.0.hub.events_pass().await;
+    }
+
     /// Heartbeats and statuses.
     pub async fn beat(&self, beats: &mut Beats) {
         self.0.hub.beat_pass(&mut beats.0).await;

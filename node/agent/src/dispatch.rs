@@ -150,13 +150,6 @@ impl Dispatcher {
         cx: &mut Cx<'_>,
     ) -> Delivered {
         match acceptance::check(facts, &body, &command) {
-            // An earlier process had begun: to say that nothing was done would not be known to be true.
-            Verdict::Reject(..) if cx.journal.entry(id).is_some_and(Head::is_running) => {
-                let update =
-                    rules::settled_update(id, &body.kind, &rules::Settlement::Interrupted, cx.boot_id);
-                settle(cx, id, &body.kind, update);
-                Delivered::default()
-            }
             Verdict::Reject(reason, message) => {
                 reject(cx, id, &body.kind, reason, message);
                 Delivered::default()
@@ -307,7 +300,7 @@ impl Dispatcher {
     pub fn cancel(&mut self, id: CommandId, cx: &mut Cx<'_>) {
         if let Some(at) = self.deferred.iter().position(|deferred| deferred.id == id) {
             let kind = self.deferred.remove(at).map(|deferred| deferred.body.kind).unwrap_or_default();
-            settle(cx, id, &kind, update::outcome(id, Outcome::Cancelled, cx.boot_id));
+            not_begun(cx, id, &kind, update::outcome(id, Outcome::Cancelled, cx.boot_id));
             return;
         }
         match self.jobs.get(&id) {
@@ -315,13 +308,14 @@ impl Dispatcher {
             Some(job) => {
                 let kind = job.kind;
                 self.release(id);
-                settle(cx, id, kind.name(), update::outcome(id, Outcome::Cancelled, cx.boot_id));
+                not_begun(cx, id, kind.name(), update::outcome(id, Outcome::Cancelled, cx.boot_id));
             }
             None => self.cancel_left(id, cx),
         }
     }
 
-    /// A cancel of something this process does not run.
+    /// A cancel of something this process does not run. If an earlier one had begun and the kind is safe to repeat, nobody will
+    /// repeat it now, so what it came to is not known.
     fn cancel_left(&mut self, id: CommandId, cx: &mut Cx<'_>) {
         let kind = match cx.journal.entry(id) {
             // Never heard of: the command itself may still be on its way and is what decides.
@@ -330,17 +324,9 @@ impl Dispatcher {
                 cx.effects.push(Effect::Send(Outgoing::Result(id)));
                 return;
             }
-            Some(head) if head.stage == HeadStage::Accepted => head.kind.to_string(),
-            // An earlier process may have acted. If the kind is safe to repeat nobody will repeat it now, so what it
-            // came to is not known.
-            Some(head) => {
-                let kind = head.kind.to_string();
-                let update = rules::settled_update(id, &kind, &rules::Settlement::Interrupted, cx.boot_id);
-                settle(cx, id, &kind, update);
-                return;
-            }
+            Some(head) => head.kind.to_string(),
         };
-        settle(cx, id, &kind, update::outcome(id, Outcome::Cancelled, cx.boot_id));
+        not_begun(cx, id, &kind, update::outcome(id, Outcome::Cancelled, cx.boot_id));
     }
 }
 
@@ -363,6 +349,14 @@ pub fn settle(cx: &mut Cx<'_>, id: CommandId, kind: &str, mut update: CommandUpd
 
 fn reject(cx: &mut Cx<'_>, id: CommandId, kind: &str, reason: RejectReason, message: String) {
     let update = update::rejected(id, reason, message, cx.boot_id);
+    not_begun(cx, id, kind, update);
+}
+
+/// Settles what this process has not begun. Where an earlier one had, to say that nothing was done would not be known to be true.
+fn not_begun(cx: &mut Cx<'_>, id: CommandId, kind: &str, update: CommandUpdate) {
+    let begun = cx.journal.entry(id).is_some_and(Head::is_running);
+    let interrupted = || rules::settled_update(id, kind, &rules::Settlement::Interrupted, cx.boot_id);
+    let update = if begun { interrupted() } else { update };
     settle(cx, id, kind, update);
 }
 

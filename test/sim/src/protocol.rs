@@ -33,5 +33,7 @@ mod plane;
 mod steps;
 mod store;
 mod transcript;
+mod treason;
 mod watch;
+mod words;
 mod world;

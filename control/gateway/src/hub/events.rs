@@ -59,7 +59,7 @@ impl Hub {
     }
 
     /// One pass: stores until nothing waits.
-    async fn events_pass(&self) {
+    pub(crate) async fn events_pass(&self) {
         loop {
             let batch = self.take_reported();
             if batch.is_empty() || self.over.is_cancelled() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use kit::mutant;
 use model::{CommandId, IncarnationId, JournalId, Timestamp};
 use prost::Message;
 use wire::limits::RESULT_BYTES_MAX;
@@ -205,7 +206,13 @@ impl Journal {
             return Err(Full);
         }
         self.under_way += 1;
-        self.put(id, kind, at, Stage::Accepted);
+        // What an earlier process had begun stays begun, however long it waits now: it may have acted.
+        let stage = match self.entries.get(&id).map(|head| &head.stage) {
+            Some(HeadStage::Running { .. }) if mutant::on("journal.begun-is-forgotten") => Stage::Accepted,
+            Some(HeadStage::Running { boot_id }) => Stage::Running { boot_id: boot_id.to_string() },
+            Some(HeadStage::Accepted | HeadStage::Done { .. }) | None => Stage::Accepted,
+        };
+        self.put(id, kind, at, stage);
         Ok(())
     }
 

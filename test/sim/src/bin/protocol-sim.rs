@@ -141,7 +141,12 @@ fn report(tally: &Tally) {
         tally.spent.as_secs_f64(),
         tally.simulated.as_secs_f64() / 3600.0
     );
-    println!("{} faults a minute; transcripts {:016x}", tally.faults_per_minute(), tally.hash);
+    println!(
+        "{} faults a minute of processor time ({:.1} s of it); transcripts {:016x}",
+        tally.faults_per_minute(),
+        tally.cpu.as_secs_f64(),
+        tally.hash
+    );
     println!("commands: {:?}", tally.fates);
     print!("faults that hit something:\n{}", kinds::table(&tally.hits));
 }

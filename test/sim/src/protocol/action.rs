@@ -9,162 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Words of a scenario, and the values they stand for.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum $name { $($(#[$note])* $variant,)* }
-
-        impl $name {
-            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-
-            pub const fn name(self) -> &'static str {
-                match self { $($name::$variant => $word,)* }
-            }
-
-            pub fn parse(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|known| known.name() == word)
-            }
-        }
-    };
-}
-
-words! {
-    /// Where in its work a daemon dies. Every one of its waits is one of these.
-    Point {
-        /// It has decided, and nothing is written.
-        Decided = "decided",
-        /// Its writes are in the page cache.
-        Appended = "appended",
-        /// They are durable, and nothing of what follows has happened.
-        Committed = "committed",
-        /// Between two of a step's effects.
-        Effect = "effect",
-        /// A command has acted on the machine, and nobody has heard of it.
-        Acted = "acted",
-        /// A converge pass has acted on the machine, and its report is not journaled.
-        Passed = "passed",
-        /// The marks are in the journal and not in their mirror.
-        Mirror = "mirror",
-        /// Right after its start.
-        Started = "started",
-    }
-}
-
-words! {
-    /// What goes with a daemon that dies.
-    How {
-        /// The process alone: what it wrote is in the page cache.
-        Kill = "kill",
-        /// The machine loses its power: nothing that was not synced is left.
-        Power = "power",
-        /// As above, while the disk was writing: some commits had reached it, the last one in part.
-        Torn = "torn",
-        /// Power and journal both.
-        Lost = "lost",
-    }
-}
-
-words! {
-    Way { Up = "up", Down = "down", Both = "both", }
-}
-
-words! {
-    /// What a gateway that is not ours any more does with a node's session.
-    Treason {
-        /// Sends again what it, or another, once sent this node.
-        Replay = "replay",
-        /// The same, of what was meant for another node.
-        Divert = "divert",
-        /// Keeps frames to itself.
-        Withhold = "withhold",
-        /// Sends a frame after the one that follows it.
-        Swap = "swap",
-        /// Sends a frame twice.
-        Double = "double",
-        /// Invents a command.
-        ForgeCommand = "forge-command",
-        /// Changes a command that was signed.
-        AlterCommand = "alter-command",
-        /// Invents a spec.
-        ForgeSpec = "forge-spec",
-        /// Sends a spec of an older epoch, or an older one, that was signed.
-        OldSpec = "old-spec",
-        /// Answers with such a one when it is to send the newest.
-        StaleSpec = "stale-spec",
-        /// Acknowledges what it never stored.
-        ForgeAck = "forge-ack",
-        /// Acknowledges what it stored of another journal.
-        OldAck = "old-ack",
-        ForgeCancel = "forge-cancel",
-        /// States a time long gone in its next Welcome.
-        PastWelcome = "past-welcome",
-        /// States a time far ahead in its next Welcome.
-        FutureWelcome = "future-welcome",
-        /// The same in an answer to a heartbeat.
-        FutureBeat = "future-beat",
-        Revoke = "revoke",
-        Garbage = "garbage",
-    }
-}
-
-words! {
-    /// What a node that is not ours any more says.
-    Lie {
-        /// Its next Hello names another node.
-        OtherNode = "other-node",
-        /// Its next Hello holds a generation nobody made.
-        HighGeneration = "high-generation",
-        /// Its next Hello has seen an epoch that does not exist.
-        HighEpoch = "high-epoch",
-        /// A result of a command of another node.
-        ForeignResult = "foreign-result",
-        /// Takes back what it said: a settled command runs again.
-        Regress = "regress",
-        /// Events that are stored already.
-        OldEvents = "old-events",
-        /// Events of another journal.
-        ForeignEvents = "foreign-events",
-        /// A status of another node.
-        ForeignStatus = "foreign-status",
-        /// Says everything twice.
-        Double = "double",
-        /// A second Hello.
-        SecondHello = "second-hello",
-    }
-}
-
-words! {
-    /// Who speaks which version.
-    Version {
-        /// A daemon from before the first version this gateway speaks, with its next Hello.
-        OldAgent = "old-agent",
-        /// A daemon of a later version that speaks this one too.
-        NewAgent = "new-agent",
-        /// A gateway from before the first version this daemon speaks, with its next Welcome.
-        OldGateway = "old-gateway",
-        /// A gateway of a later version: frames and fields nobody here knows.
-        NewGateway = "new-gateway",
-    }
-}
-
-words! {
-    /// A release of the daemon, or of the gateway, against the one that this is.
-    Release {
-        /// Before the oldest one this one still talks to.
-        Below = "n-3",
-        OlderTwo = "n-2",
-        Older = "n-1",
-        Current = "n",
-        Next = "n+1",
-    }
-}
-
-words! {
-    /// What a spec does about a hold.
-    Hold { Held = "held", Released = "released", Dropped = "dropped", }
-}
+pub use super::words::{Call, Hold, How, Lie, Point, Release, Treason, Version, Way};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -236,9 +81,10 @@ pub enum Action {
     KillGateway {
         gateway: usize,
     },
-    /// A gateway's process dies in a call of the store, the `skip`th from now: `done` when the call was carried out.
+    /// A gateway's process dies in a call of the store, after `skip` others of its kind: `done` when it was carried out.
     CrashGateway {
         gateway: usize,
+        call: Call,
         skip: u32,
         done: bool,
     },
@@ -345,8 +191,8 @@ impl fmt::Display for Action {
             }
             Action::Cut { node, keep } => write!(f, " node={node} keep={keep}"),
             Action::Delay { node, way, by } => write!(f, " node={node} way={} by={by}", way.name()),
-            Action::CrashGateway { gateway, skip, done } => {
-                write!(f, " gateway={gateway} skip={skip} done={done}")
+            Action::CrashGateway { gateway, call, skip, done } => {
+                write!(f, " gateway={gateway} call={} skip={skip} done={done}", call.name())
             }
             Action::KillGateway { gateway } | Action::Drain { gateway } => write!(f, " gateway={gateway}"),
             Action::Pause { gateway, lasts } | Action::Suspend { gateway, lasts } => {
@@ -445,6 +291,7 @@ pub fn parse(line: &str) -> Result<Action, String> {
         "kill-gateway" => Action::KillGateway { gateway: w.number("gateway")? },
         "crash-gateway" => Action::CrashGateway {
             gateway: w.number("gateway")?,
+            call: w.word("call", Call::parse)?,
             skip: w.number("skip")?,
             done: w.number("done")?,
         },

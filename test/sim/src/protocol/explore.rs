@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::action::{Action, Hold, How, Lie, Point, Release, Treason, Version, Way};
+use super::action::{Action, Call, Hold, How, Lie, Point, Release, Treason, Version, Way};
 use super::draw::Dice;
 use super::invariants::Violation;
 use super::run::{Outcome, run};
@@ -96,7 +96,8 @@ fn fault(dice: &mut Dice, nodes: usize, gateways: usize) -> Action {
         46..49 => Action::Delay { node, way: dice.of(Way::ALL), by: dice.of(&[50, 1_000, 8_000, 28_000]) },
         49 => Action::KillGateway { gateway },
         50 => {
-            Action::CrashGateway { gateway, skip: dice.of(&[0, 1, 2, 5, 11, 20]), done: dice.below(2) == 0 }
+            let (call, skip) = (dice.of(Call::ALL), dice.of(&[0, 0, 1]));
+            Action::CrashGateway { gateway, call, skip, done: dice.below(2) == 0 }
         }
         51 => Action::Suspend { gateway, lasts: dice.of(&[2_000, 9_000, 14_000, 40_000]) },
         52 => Action::Pause { gateway, lasts: dice.of(&[2_000, 9_000, 14_000, 40_000]) },
@@ -126,6 +127,8 @@ pub struct Tally {
     pub hits: BTreeMap<&'static str, u64>,
     pub fates: BTreeMap<&'static str, u64>,
     pub spent: Duration,
+    /// Of this process's processor time.
+    pub cpu: Duration,
     pub simulated: Duration,
     /// Of all transcripts, in order.
     pub hash: u64,
@@ -150,8 +153,9 @@ impl Tally {
         }
     }
 
+    /// On one core, however many others wait for it.
     pub fn faults_per_minute(&self) -> u64 {
-        (self.faults as f64 * 60.0 / self.spent.as_secs_f64().max(1e-9)) as u64
+        (self.faults as f64 * 60.0 / self.cpu.as_secs_f64().max(1e-9)) as u64
     }
 }
 
@@ -163,19 +167,26 @@ pub struct Until {
     pub time: Duration,
 }
 
+/// What this process has used.
+fn cpu_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(used.tv_sec).unwrap_or(0), u32::try_from(used.tv_nsec).unwrap_or(0))
+}
+
 /// Runs one seed after the other until enough, or until one breaks an invariant.
 pub fn explore(
     first: u64,
     until: Until,
     mut each: impl FnMut(&Tally),
 ) -> (Tally, Option<(Scenario, Violation)>) {
-    let (start, mut tally) = (Instant::now(), Tally::default());
+    let (start, cpu, mut tally) = (Instant::now(), cpu_time(), Tally::default());
     let mut seed = first;
     while tally.runs < until.runs && tally.faults < until.faults && tally.spent < until.time {
         let scenario = scenario(seed);
         let outcome = run(&scenario, false);
         tally.add(&outcome);
         tally.spent = start.elapsed();
+        tally.cpu = cpu_time().saturating_sub(cpu);
         each(&tally);
         if let Some(violation) = outcome.violation {
             return (tally, Some((scenario, violation)));

@@ -110,11 +110,11 @@ impl World {
                     self.kill_gateway(g);
                 }
             }
-            Action::CrashGateway { gateway: g, skip, done } => {
+            Action::CrashGateway { gateway: g, call, skip, done } => {
                 if let Some(g) = gateway(*g)
                     && let Some(id) = self.gateways[g].id
                 {
-                    self.store.crash(id, *skip, *done);
+                    self.store.crash(id, *call, *skip, *done);
                 }
             }
             Action::Pause { gateway: g, lasts } => {

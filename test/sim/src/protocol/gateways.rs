@@ -11,7 +11,7 @@ use futures::{FutureExt, Stream};
 use gateway::GatewayConfig;
 use gateway::drive::{Beats, Driven, DrivenParts, DrivenSession, DrivenWakes, Due, Refused};
 use gateway::session::Peer;
-use kit::Clock;
+use kit::{Clock, Wake};
 use model::GatewayId;
 use tonic::Status;
 use wire::proto::agent::{GatewayFrame, NodeFrame};
@@ -38,6 +38,7 @@ pub struct Gateway {
 pub struct Running {
     driven: Driven,
     wakes: DrivenWakes,
+    events: Wake,
     passes: Passes,
     pub sessions: BTreeMap<u64, (DrivenSession<Inbox>, Inbox)>,
     /// Connections that may have something to say.
@@ -47,6 +48,7 @@ pub struct Running {
 struct Passes {
     lease: Pass<()>,
     opens: Pass<()>,
+    events: Pass<()>,
     beats: Pass<Beats>,
     writer: Pass<()>,
     dispatch: Pass<()>,
@@ -181,10 +183,12 @@ impl Gateway {
         let Some(Ok((driven, wakes))) = registered else { return false };
         let (now, timing) = (self.clock.monotonic(), driven.timing());
         driven.poke();
+        let events = driven.events_apart();
         self.running = Some(Running {
             passes: Passes {
                 lease: Pass::due_at((), now + timing.renew),
                 opens: Pass::due_at((), now + timing.dispatch),
+                events: Pass::due_at((), now + timing.dispatch),
                 beats: Pass::due_at(Beats::default(), now + timing.beat),
                 writer: Pass::due_at((), now + timing.beat),
                 dispatch: Pass::due_at((), now),
@@ -192,6 +196,7 @@ impl Gateway {
             },
             driven,
             wakes,
+            events,
             sessions: BTreeMap::new(),
             stirred: Vec::new(),
         });
@@ -213,10 +218,11 @@ impl Gateway {
 
 impl Running {
     fn deadline(&self) -> Micros {
-        let Passes { lease, opens, beats, writer, dispatch, specs } = &self.passes;
+        let Passes { lease, opens, events, beats, writer, dispatch, specs } = &self.passes;
         let due = [
             lease.deadline(),
             opens.deadline(),
+            events.deadline(),
             beats.deadline(),
             writer.deadline(),
             dispatch.deadline(),
@@ -297,7 +303,7 @@ impl Running {
     }
 
     fn passes(&mut self, now: Duration) -> bool {
-        let Self { driven, wakes, passes, .. } = self;
+        let Self { driven, wakes, events, passes, .. } = self;
         let timing = driven.timing();
         let mut moved = passes.lease.turn(
             now,
@@ -314,6 +320,17 @@ impl Running {
                 let driven = driven.clone();
                 Box::pin(async move {
                     driven.open_sessions().await;
+                    ((), timing.dispatch)
+                })
+            },
+        );
+        moved |= passes.events.turn(
+            now,
+            || events.take(),
+            |()| {
+                let driven = driven.clone();
+                Box::pin(async move {
+                    driven.store_events().await;
                     ((), timing.dispatch)
                 })
             },

@@ -88,6 +88,11 @@ pub const MUTANTS: &[Mutant] = &[
         "what an earlier process left running runs again, whatever its kind",
         &[I::EffectOnce],
     ),
+    mutant(
+        "journal.begun-is-forgotten",
+        "a command that an earlier process had begun counts as not begun while it waits to run again",
+        &[I::EffectOnce],
+    ),
     mutant("disk.skip-fsync", "a commit returns before it is synced", &[I::DurableFirst]),
     mutant(
         "gateway.hello-of-any-node",
@@ -103,7 +108,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant(
         "gateway.events-acked-unstored",
         "events are acknowledged before they are stored",
-        &[I::AckedIsKept],
+        &[I::AckedIsKept, I::NothingGoesBack],
     ),
     mutant("delivery.lease-ignored", "a gateway writes after its lease", &[I::Fenced, I::NothingGoesBack]),
     mutant("delivery.session-ignored", "a session that was taken over goes on writing", &[I::Fenced]),

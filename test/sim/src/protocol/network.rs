@@ -186,20 +186,6 @@ impl Network {
         if *at > by { None } else { connection.down.queue.pop_front().map(|(_, packet)| packet) }
     }
 
-    /// Changes the order of the last two frames on their way down. True when there were two.
-    pub fn swap_down(&mut self, id: u64) -> bool {
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let queue = &mut connection.down.queue;
-        let n = queue.len();
-        if n < 2 || !matches!((&queue[n - 1].1, &queue[n - 2].1), (Packet::Frame(_), Packet::Frame(_))) {
-            return false;
-        }
-        let (times, last) = ((queue[n - 2].0, queue[n - 1].0), queue.len() - 1);
-        queue.swap(last - 1, last);
-        (queue[last - 1].0, queue[last].0) = times;
-        true
-    }
-
     /// How long a connection attempt into a partition takes to fail.
     pub const fn dial_timeout() -> Micros {
         10 * SECOND

@@ -9,7 +9,7 @@ use agent::desired::HeldSpec;
 use agent::effect::Effect;
 use agent::engine::{Certificate, Engine, EngineParts, Input, Node as Facts};
 use agent::identity::Identity;
-use agent::journal::{JournalStore, Limits, Write};
+use agent::journal::{JournalStore, Limits, Marks, Write};
 use futures::future::BoxFuture;
 use model::condition::Severity;
 use model::{CommandId, CommandKind, IncarnationId, JournalId, Section};
@@ -173,6 +173,8 @@ pub struct Pass {
 pub struct Committing {
     pub writes: Vec<Write>,
     pub effects: Vec<Effect>,
+    /// What was durable when it was decided.
+    pub marks: Marks,
     pub attempts: u32,
     pub at: Micros,
 }

@@ -60,6 +60,7 @@ pub fn run(scenario: &Scenario, tell: bool) -> Outcome {
 }
 
 fn play(scenario: &Scenario, tell: bool) -> Outcome {
+    pki::sign_the_same_each_time();
     let mut world = World::new(scenario);
     if tell {
         world.transcript.text = Some(Vec::new());
@@ -167,6 +168,10 @@ fn node_unrest(world: &World, n: usize) -> Option<String> {
     let (observed, newest) = (world.delivery.observed_generation(node_id(n)), world.plane.newest[n]);
     if observed != newest {
         return Some(format!("node {} has observed {observed} of {newest}", n + 1));
+    }
+    let held = process.engine.held().map_or(0, |held| held.generation);
+    if held != newest {
+        return Some(format!("node {} holds {held} of {newest}", n + 1));
     }
     let view = process.engine.view(node.now(world.now, process.started));
     let journal = &view.journal;

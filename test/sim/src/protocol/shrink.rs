@@ -5,48 +5,68 @@ use super::run::run;
 use super::scenario::Scenario;
 
 /// Runs a shrink may take: it is for a person to read, not for perfection.
-const RUNS_MAX: u32 = 600;
+const RUNS_MAX: u32 = 800;
 
-/// Leaves out lines, many at once first, while the invariant still breaks.
+/// Leaves out nodes, gateways and lines, many at once first, while the invariant still breaks.
 pub fn shrink(scenario: &Scenario, invariant: Invariant) -> Scenario {
-    let mut best = scenario.clone();
-    let mut runs = 0;
-    let breaks = |candidate: &Scenario| {
-        run(candidate, false).violation.is_some_and(|violation| violation.invariant == invariant)
-    };
-    let mut size = best.lines.len().div_ceil(2);
-    while size > 0 && runs < RUNS_MAX {
-        let mut at = 0;
-        let mut shorter = false;
-        while at < best.lines.len() && runs < RUNS_MAX {
-            let mut candidate = best.clone();
-            let end = (at + size).min(candidate.lines.len());
-            candidate.lines.drain(at..end);
-            runs += 1;
-            if breaks(&candidate) {
-                best = candidate;
-                shorter = true;
-            } else {
-                at += size;
+    let mut shrinking = Shrinking { best: scenario.clone(), invariant, runs: 0 };
+    shrinking.smaller_world();
+    shrinking.fewer_lines(scenario.lines.len().div_ceil(2));
+    // What was in the way of a smaller world may be gone, and with the rest of it some lines.
+    shrinking.smaller_world();
+    shrinking.fewer_lines(1);
+    shrinking.best
+}
+
+struct Shrinking {
+    best: Scenario,
+    invariant: Invariant,
+    runs: u32,
+}
+
+impl Shrinking {
+    /// Keeps a candidate that still breaks the invariant.
+    fn takes(&mut self, candidate: Scenario) -> bool {
+        if self.runs >= RUNS_MAX {
+            return false;
+        }
+        self.runs += 1;
+        let violation = run(&candidate, false).violation;
+        let breaks = violation.is_some_and(|violation| violation.invariant == self.invariant);
+        if breaks {
+            self.best = candidate;
+        }
+        breaks
+    }
+
+    fn smaller_world(&mut self) {
+        let Scenario { nodes, gateways, .. } = self.best;
+        for (nodes, gateways) in [(1, 1), (1, gateways), (nodes, 1)] {
+            if (nodes, gateways) < (self.best.nodes, self.best.gateways) {
+                let candidate = Scenario { nodes, gateways, ..self.best.clone() };
+                self.takes(candidate);
             }
         }
-        if size == 1 && !shorter {
-            break;
-        }
-        size = if size == 1 { 1 } else { size.div_ceil(2) };
-        if size == 1 && best.lines.is_empty() {
-            break;
+    }
+
+    /// Leaves out `size` lines at once, then half as many, until no single one can go.
+    fn fewer_lines(&mut self, mut size: usize) {
+        loop {
+            let (mut at, mut shorter) = (0, false);
+            while at < self.best.lines.len() {
+                let mut candidate = self.best.clone();
+                let end = (at + size).min(candidate.lines.len());
+                candidate.lines.drain(at..end);
+                if self.takes(candidate) {
+                    shorter = true;
+                } else {
+                    at += size;
+                }
+            }
+            if self.runs >= RUNS_MAX || (size <= 1 && !shorter) {
+                return;
+            }
+            size = size.div_ceil(2);
         }
     }
-    for (nodes, gateways) in [(1, 1), (1, best.gateways), (best.nodes, 1)] {
-        if nodes > best.nodes || gateways > best.gateways || (nodes, gateways) == (best.nodes, best.gateways)
-        {
-            continue;
-        }
-        let candidate = Scenario { nodes, gateways, ..best.clone() };
-        if breaks(&candidate) {
-            best = candidate;
-        }
-    }
-    best
 }

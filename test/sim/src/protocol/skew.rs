@@ -91,7 +91,8 @@ pub fn meet(daemon: Release, gateway: Release) -> Meeting {
         // What the machine makes of it is chance.
         let fate = match (command.state, command.reason) {
             (CommandState::Succeeded, _) | (CommandState::Failed, "broken") => "runs".to_owned(),
-            (state, reason) => format!("{} {reason}", state.name()).trim_end().to_owned(),
+            (state, reason) if reason.is_empty() || reason == state.name() => state.name().to_owned(),
+            (state, reason) => format!("{} {reason}", state.name()),
         };
         commands.insert(kind.unwrap_or_default(), fate);
     });

@@ -18,6 +18,7 @@ use super::action::{How, Point};
 use super::clock::{MILLI, Micros, SECOND};
 use super::disk::Disk;
 use super::draw::For;
+use super::hostile;
 use super::invariants::Invariant;
 use super::network::{Network, Packet};
 use super::nodes::{
@@ -153,14 +154,18 @@ impl World {
     fn settle(&mut self, n: usize, inputs: Vec<Input>) {
         let (now, node) = (self.now, &mut self.nodes[n]);
         let Some(process) = &node.process else { return };
-        let moment = node.now(now, process.started);
+        let (moment, skew) = (node.now(now, process.started), node.skew);
         let Some(process) = &mut node.process else { return };
-        for input in inputs {
+        for mut input in inputs {
+            if let Input::Frame(frame) = &mut input {
+                hostile::unless_borne_out(frame, skew, now);
+            }
             process.engine.handle(input, moment);
         }
         let writes = process.engine.take_writes();
         let effects = process.engine.take_effects();
-        process.committing = Some(Committing { writes, effects, attempts: 0, at: now });
+        let marks = node.disk.durable_marks();
+        process.committing = Some(Committing { writes, effects, marks, attempts: 0, at: now });
         self.look_at_writes(n);
         if !self.dies(n, Point::Decided) {
             self.commit(n);
@@ -225,7 +230,7 @@ impl World {
             }
         }
         for effect in step.effects {
-            if !self.perform(n, effect, &disk) || self.dies(n, Point::Effect) {
+            if !self.perform(n, effect, &disk, step.marks) || self.dies(n, Point::Effect) {
                 return;
             }
         }
@@ -241,7 +246,7 @@ impl World {
     }
 
     /// Does one effect. False when the daemon died.
-    fn perform(&mut self, n: usize, effect: Effect, disk: &Disk) -> bool {
+    fn perform(&mut self, n: usize, effect: Effect, disk: &Disk, decided: Marks) -> bool {
         let now = self.now;
         let Some(process) = &mut self.nodes[n].process else { return false };
         match effect {
@@ -256,7 +261,7 @@ impl World {
                     self.node_says(n, id, frame);
                 }
             }
-            Effect::Run { id, kind, .. } => self.start_worker(n, id, kind),
+            Effect::Run { id, kind, .. } => self.start_worker(n, id, kind, decided),
             Effect::Cancel(id) => {
                 if let Some(worker) = process.workers.get_mut(&id) {
                     worker.cancelled = true;
@@ -327,14 +332,14 @@ impl World {
         }
     }
 
-    fn start_worker(&mut self, n: usize, id: CommandId, kind: CommandKind) {
+    fn start_worker(&mut self, n: usize, id: CommandId, kind: CommandKind, decided: Marks) {
         let now = self.now;
         self.nodes[n].drawn += 1;
         let drawn = self.draw.number(For::Worker, n as u64, self.nodes[n].drawn);
         let node = &self.nodes[n];
         let Some(process) = &node.process else { return };
         self.watch.running_is_durable(node, n, id, process.incarnation, now);
-        self.watch.runs(&self.plane, node, n, id, kind, &process.workers, now);
+        self.watch.runs(&self.plane, node, n, id, kind, decided, &process.workers, now);
         let keys = self.plane.commands.get(&id).map(|issued| issued.body.resource_keys.clone());
         // Most are quick, some take seconds.
         let length = if drawn.is_multiple_of(4) { drawn % (20 * SECOND) } else { drawn % (300 * MILLI) };

@@ -9,11 +9,12 @@ use futures::FutureExt;
 use gateway::memory::MemoryDelivery;
 use kernel::ports::delivery::{
     Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
-    LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate,
-    SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    LaneCredits, Poke, Registered, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus,
+    ReportedUpdate, SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 
+use super::action::Call;
 use super::clock::{Micros, Time};
 use super::invariants::{Invariant, Violation};
 
@@ -31,10 +32,10 @@ struct Account {
     sessions: BTreeMap<NodeId, (u64, GatewayLease)>,
     /// Answers to come: true for a call that is carried out and whose answer is lost.
     failures: VecDeque<bool>,
-    /// The gateway that dies in a call to come, how many it still makes, and whether that one is carried out.
-    crash: Option<(GatewayId, u32, bool)>,
+    /// The gateway that dies in a call to come, in which, after how many more, and whether that one is carried out.
+    crash: Option<(GatewayId, Call, u32, bool)>,
     /// The gateway that died, and in which call. It is not known to be dead yet, and does nothing more.
-    crashed: Option<(GatewayId, &'static str)>,
+    crashed: Option<(GatewayId, Call)>,
     failed: u64,
     fenced: u64,
     calls: u64,
@@ -44,24 +45,6 @@ struct Account {
 
 fn unavailable<T>() -> Result<T, DeliveryError> {
     Err(DeliveryError::Unavailable("the simulated database does not answer".into()))
-}
-
-/// The name a gateway's death in a call is counted under.
-fn crash_name(call: &str) -> &'static str {
-    match call {
-        "renew" => "gateway-dies-renew",
-        "open_session" => "gateway-dies-open",
-        "heartbeats" => "gateway-dies-heartbeats",
-        "ended" => "gateway-dies-ended",
-        "claim_commands" => "gateway-dies-claim",
-        "cancels" => "gateway-dies-cancels",
-        "apply_updates" => "gateway-dies-updates",
-        "put_events" => "gateway-dies-events",
-        "put_statuses" => "gateway-dies-statuses",
-        "specs_behind" => "gateway-dies-specs-behind",
-        "spec" => "gateway-dies-spec",
-        _ => "gateway-dies-elsewhere",
-    }
 }
 
 impl Store {
@@ -79,12 +62,12 @@ impl Store {
     }
 
     /// A gateway dies in one of its next calls.
-    pub fn crash(&self, gateway_id: GatewayId, skip: u32, done: bool) {
-        self.account().crash = Some((gateway_id, skip, done));
+    pub fn crash(&self, gateway_id: GatewayId, call: Call, skip: u32, done: bool) {
+        self.account().crash = Some((gateway_id, call, skip, done));
     }
 
     /// The call in which a gateway died, once.
-    pub fn take_crash(&self) -> Option<&'static str> {
+    pub fn take_crash(&self) -> Option<Call> {
         self.account().crashed.take().map(|(_, call)| call)
     }
 
@@ -99,16 +82,17 @@ impl Store {
     }
 
     /// Whether this call is a gateway's last: carried out or not.
-    fn dies_in(&self, what: &'static str, gateway_id: GatewayId) -> Option<bool> {
+    fn dies_in(&self, what: &str, gateway_id: GatewayId) -> Option<bool> {
         let mut account = self.account();
-        let (_, skip, done) = account.crash.as_mut().filter(|(dying, ..)| *dying == gateway_id)?;
+        let (_, call, skip, done) =
+            account.crash.as_mut().filter(|(dying, call, ..)| *dying == gateway_id && call.name() == what)?;
         if *skip > 0 {
             *skip -= 1;
             return None;
         }
-        let done = *done;
+        let (call, done) = (*call, *done);
         account.crash = None;
-        account.crashed = Some((gateway_id, crash_name(what)));
+        account.crashed = Some((gateway_id, call));
         Some(done)
     }
 
@@ -326,6 +310,21 @@ impl DeliveryStore for Store {
     ) -> Delivered<'a, Option<u64>> {
         self.call("put_events", Some(lease), &[session], || {
             at_once(self.delivery.put_events(lease, session, journal_id, events))
+        })
+    }
+
+    fn put_events_of<'a>(
+        &'a self,
+        lease: GatewayLease,
+        reported: Vec<ReportedEvents>,
+    ) -> Delivered<'a, Vec<Option<u64>>> {
+        // In one transaction, as in PostgreSQL: all of it is carried out, or none.
+        let keys: Vec<SessionKey> = reported.iter().map(|one| one.session).collect();
+        self.call("put_events", Some(lease), &keys, || {
+            let put = |one: ReportedEvents| {
+                at_once(self.delivery.put_events(lease, one.session, one.journal_id, one.events))
+            };
+            reported.into_iter().map(put).collect()
         })
     }
 

@@ -92,7 +92,7 @@ impl Watch {
         });
     }
 
-    /// A command is about to run.
+    /// A command is about to run. What its node had heard of the time when it was decided is what counts.
     pub fn runs(
         &mut self,
         plane: &Plane,
@@ -100,6 +100,7 @@ impl Watch {
         n: usize,
         id: CommandId,
         kind: CommandKind,
+        decided: Marks,
         running: &BTreeMap<CommandId, Worker>,
         at: Micros,
     ) {
@@ -121,10 +122,9 @@ impl Watch {
         self.must(spec >= issued.body.min_generation, Invariant::InTime, at, || {
             format!("{id} needs generation {}, node {} holds {spec}", issued.body.min_generation, n + 1)
         });
-        let marks = node.disk.durable_marks();
         let late = moment(at).micros() - issued.not_after.micros();
         let allowed = i64::try_from(WELCOME_AGE_MAX).unwrap_or(0);
-        let in_time = marks.server_time_ms <= issued.body.not_after_ms && (node.lied_to || late <= allowed);
+        let in_time = decided.server_time_ms <= issued.body.not_after_ms && (node.lied_to || late <= allowed);
         self.must(in_time, Invariant::InTime, at, || {
             format!("{id} runs on node {} {} ms past its deadline", n + 1, late / 1000)
         });

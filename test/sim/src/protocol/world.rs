@@ -382,7 +382,7 @@ impl World {
             if let Some(crash) = self.store.take_crash() {
                 // What it was about to say is lost with it.
                 said.clear();
-                self.hit(crash);
+                self.hit(crash.crash_name());
                 self.replace_gateway(slot);
                 continue;
             }
@@ -430,6 +430,11 @@ impl World {
                 self.nodes[n].lied_to |= self.hostile.take_lied(n);
                 let welcome = matches!(frame.frame, Some(Down::Welcome(_)));
                 self.net.send_down(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
+                if let Some(frame) = self.hostile.take_swapped(n) {
+                    self.hit("swap");
+                    self.turned(id);
+                    self.net.send_down(id, Packet::Frame(Box::new(frame)), self.now, self.draw);
+                }
                 if welcome && new_frames {
                     let frame = Packet::Frame(Box::new(skew::unknown_frame()));
                     self.net.send_down(id, frame, self.now, self.draw);

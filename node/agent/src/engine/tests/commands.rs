@@ -280,6 +280,46 @@ fn a_reboot_that_has_not_come_is_asked_for_again_in_the_same_boot() {
     assert_eq!(states(&rig.greet().unacked_results), [CommandState::Succeeded]);
 }
 
+/// The same, asked again while another command of its resource runs: it waits.
+fn waiting_to_ask_again() -> Rig {
+    let mut rig = restarted_before_the_reboot();
+    rig.greet();
+    let welcome = rig.welcome();
+    rig.frame(Gateway::Welcome(welcome));
+    for (n, kind) in [(2, CommandKind::GpuReset), (1, CommandKind::NodeReboot)] {
+        let mut body = rig.deployment.command_body(NODE, command_id(n), kind);
+        body.resource_keys = vec!["gpu-1".into()];
+        let command = rig.deployment.signed_command(&body);
+        rig.frame(Gateway::Command(command));
+    }
+    assert_eq!(rig.take_runs(), [command_id(2)]);
+    rig.take_updates();
+    rig
+}
+
+#[test]
+fn a_reboot_that_waits_to_be_asked_for_again_is_not_asked_for_in_the_next_boot() {
+    let mut rig = waiting_to_ask_again();
+    rig.boot = "boot-2".into();
+    rig.restart();
+    rig.commit();
+    let results = rig.greet().unacked_results;
+    let reboot = results.iter().find(|update| update.command_id == command_id(1).to_string()).unwrap();
+    assert_eq!(reboot.state(), CommandState::Succeeded);
+    let welcome = rig.welcome();
+    rig.frame(Gateway::Welcome(welcome));
+    deliver(&mut rig, 1, CommandKind::NodeReboot);
+    assert!(rig.take_runs().is_empty());
+}
+
+#[test]
+fn what_an_earlier_process_had_begun_is_interrupted_and_not_cancelled() {
+    let mut rig = waiting_to_ask_again();
+    rig.frame(Gateway::Cancel(Cancel { command_id: command_id(1).to_string(), reason: "r".into() }));
+    let updates = rig.take_updates();
+    assert_eq!((updates[0].state(), updates[0].reason.as_str()), (CommandState::Failed, "interrupted"));
+}
+
 #[test]
 fn a_reboot_that_was_begun_and_may_not_run_any_more_is_interrupted() {
     let mut rig = restarted_before_the_reboot();
