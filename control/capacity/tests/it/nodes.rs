@@ -136,7 +136,8 @@ async fn a_booked_gpu_that_is_not_seen_is_no_other_nodes() {
         assert_eq!(cloud.db.scalar_i64(&of_thief).await, 1, "the one that nobody has booked");
         assert_eq!(cloud.events("security.device-claimed").await, 7, "each is told once");
     }
-    let owner_told = "SELECT count(*) FROM outbox_events WHERE kind = 'security.device-claimed' AND subject = ";
+    let owner_told =
+        "SELECT count(*) FROM outbox_events WHERE kind = 'security.device-claimed' AND subject = ";
     let by_thief = format!("{owner_told}'node/{thief}' AND data ->> 'ownerNodeId' = '{}'", nodes[0]);
     assert_eq!(cloud.db.scalar_i64(&by_thief).await, 7);
 

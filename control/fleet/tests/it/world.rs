@@ -292,7 +292,9 @@ impl World {
 
     /// Data of the events of one kind, oldest first.
     pub async fn events(&self, kind: &str) -> Vec<Value> {
-        let rows = self.rows("SELECT data FROM outbox_events WHERE kind = $1 ORDER BY batch_id, place", &[&kind]).await;
+        let rows = self
+            .rows("SELECT data FROM outbox_events WHERE kind = $1 ORDER BY batch_id, place", &[&kind])
+            .await;
         rows.iter().map(|row| row.get("data")).collect()
     }
 

@@ -170,10 +170,12 @@ async fn a_deployment_that_observes_handles_nothing_until_it_may_act() {
     // A second queue key whose claim was tried and refused shows in nothing; the key is still ready.
     let ready = "SELECT count(*) FROM work_wake_keys";
     assert_eq!(db.scalar_i64(ready).await, 1);
+    assert_eq!(recorder.times("k"), 0, "it waits");
     db.batch(ACT).await;
     wake(&db.store, QUEUE, "k").await;
     until_empty(&db).await;
-    assert_eq!(recorder.times("k"), 1, "it was handled only after");
+    // Twice when the first wake-up was taken before the second came.
+    assert!(recorder.times("k") >= 1, "it was handled after");
 }
 
 /// Records what is so, and nothing else.

@@ -33,8 +33,7 @@ async fn a_restore_is_confirmed_once_by_name_and_raises_the_epoch() {
         "CONFLICT",
         "a second time changes nothing"
     );
-    let told =
-        "SELECT count(*) FROM outbox_events WHERE kind = 'deployment.restored' AND data->>'reason' = 'disk died'";
+    let told = "SELECT count(*) FROM outbox_events WHERE kind = 'deployment.restored' AND data->>'reason' = 'disk died'";
     assert_eq!(world.db.scalar_i64(told).await, 1);
 }
 

@@ -35,6 +35,9 @@ const CORRUPT_FILES_MAX: usize = 3;
 /// Their numbers end here; a disk that rots this often has been replaced before.
 const CORRUPT_NUMBER_MAX: u32 = 10_000;
 
+/// Writes of one transaction that brings the log into the database of a file that is opened.
+const RECOVERED_AT_ONCE: usize = 128;
+
 /// Opens the database and the log: of the file itself, or of a faulty one in tests.
 type Opener = Box<dyn Fn() -> Result<(Database, Box<dyn Area>), Unopened> + Send + Sync>;
 
@@ -110,10 +113,16 @@ impl Opened {
         let checkpoint = stored_checkpoint(&database).map_err(Unopened::from_journal)?;
         let logged = Log::read(area.as_ref(), checkpoint).map_err(Unopened::from_io)?;
         let logged = logged.map_err(|rot| Unopened::Corrupt(rot.to_string()))?;
-        let mut opened = Self { database, log: Log::new(area, checkpoint), pending: Pending::default() };
+        let mut writes = Vec::new();
         for commit in &logged {
-            opened.pending.add(codec::decode(commit).map_err(Unopened::from_journal)?);
+            writes.extend(codec::decode(commit).map_err(Unopened::from_journal)?);
         }
+        // In parts, each with few copies of what it replaces: a database near its limit may have no room for all at once. Whatever ends
+        // this in between, the log still says it all.
+        for some in writes.chunks(RECOVERED_AT_ONCE) {
+            apply(&database, some.iter(), checkpoint).map_err(Unopened::from_redb)?;
+        }
+        let mut opened = Self { database, log: Log::new(area, checkpoint), pending: Pending::default() };
         if !logged.is_empty() {
             opened.settle(&[]).map_err(Unopened::from_redb)?;
         }

@@ -19,11 +19,11 @@ fn a_commit_is_one_write_to_the_log_and_none_to_the_database() {
     let journal = open(&path);
     let database = |path: &Path| std::fs::read(path).unwrap()[LOG_BYTES as usize..].to_vec();
     let before = database(&path);
-    for n in 0..100 {
+    for n in 0..300 {
         commit(&journal, accepted(n));
     }
     assert_eq!(database(&path), before);
-    assert_eq!(copied(&path, &dir.path().join("copy.db")).load().unwrap().entries.len(), 100);
+    assert_eq!(copied(&path, &dir.path().join("copy.db")).load().unwrap().entries.len(), 300);
 }
 
 #[test]
