@@ -42,9 +42,11 @@ const MOVE: Sql = sql(
         "WITH held AS MATERIALIZED (SELECT ",
         crate::lease_guard!(1, 2, 3),
         " AS holds),
+     server AS MATERIALIZED (SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS started),
      near AS MATERIALIZED (
        SELECT ctid AS place, batch_id, cardinality(event_ids) AS told FROM outbox_batches
-       WHERE batch_id >= $4 AND (SELECT holds FROM held) ORDER BY batch_id LIMIT $5
+       WHERE batch_id >= CASE WHEN (SELECT started FROM server) = $6::bigint THEN $4::bigint ELSE 0 END AND (SELECT holds FROM held)
+       ORDER BY batch_id LIMIT $5
      ), seen AS MATERIALIZED (
        SELECT place, batch_id FROM (
          SELECT place, batch_id, sum(told) OVER (ORDER BY batch_id) - told AS before FROM near) AS n
@@ -63,6 +65,7 @@ const MOVE: Sql = sql(
          WITH ORDINALITY AS e (event_id, kind, subject, tenant_id, data, place)
      )
      SELECT (SELECT holds FROM held) AS held, (SELECT events FROM told) AS moved, (SELECT min(batch_id) FROM seen) AS first,
+       (SELECT started FROM server) AS server,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next"
     ),
@@ -180,9 +183,12 @@ fn append_batch(events: impl Iterator<Item = Event>) -> Later {
 /// While somebody holds an old snapshot, what was moved cannot be cleaned up, and each look would pass all of it again. So a
 /// relay begins where everything before is gone for good: at a row that was the oldest one at some look, once all
 /// transactions of that time have ended. One number of a row is given out before its transaction is counted among them, for
-/// an instant, so it begins at the very front now and then.
+/// an instant, so it begins at the very front now and then. A server that was started anew may be an older database, whose
+/// rows have numbers that were seen and gone before: there it begins at the very front too.
 #[derive(Debug, Default)]
 pub struct Relay {
+    /// When the server of this floor was started, in microseconds.
+    server: i64,
     floor: i64,
     /// A floor to be, when every transaction below the second has ended.
     candidate: Option<(i64, i64)>,
@@ -204,9 +210,9 @@ impl Relay {
     pub async fn pass(&mut self, store: &Store, lease: &Lease, batch: u32) -> Result<Relayed, StoreError> {
         self.passes += 1;
         if self.passes >= FROM_THE_FRONT_EVERY {
-            *self = Self { ensured: self.ensured, ..Self::default() };
+            *self = Self { server: self.server, ensured: self.ensured, ..Self::default() };
         }
-        let (floor, ensure) = (self.floor, !self.ensured);
+        let (server, floor, ensure) = (self.server, self.floor, !self.ensured);
         self.ensured = false;
         let row = store
             .tx(RELAY, |tx| {
@@ -216,7 +222,9 @@ impl Relay {
                     }
                     let lease: [&(dyn Param + Sync); 3] = [&lease.name, &lease.holder, &lease.epoch];
                     let [name, holder, epoch] = lease;
-                    let row = tx.query_one(&MOVE, &[name, holder, epoch, &floor, &i64::from(batch)]).await?;
+                    let row = tx
+                        .query_one(&MOVE, &[name, holder, epoch, &floor, &i64::from(batch), &server])
+                        .await?;
                     if row.get::<_, i64>("moved") > 0 {
                         tx.notify(EVENTS_CHANNEL, "");
                     }
@@ -227,6 +235,9 @@ impl Relay {
         if !row.get::<_, bool>("held") {
             self.forget();
             return Ok(Relayed::NotHolder);
+        }
+        if row.get::<_, i64>("server") != self.server {
+            *self = Self { server: row.get("server"), ..Self::default() };
         }
         self.ensured = true;
         self.advance(row.get("first"), row.get("oldest"), row.get("next"));
