@@ -18,7 +18,10 @@ const INSERT: Sql = sql(
 /// A row of ours with its ids and times is about this long.
 const ROW_BYTES: usize = 120;
 
-/// `rows` for each unit, spread over `transactions`, by as many connections as ours has callers.
+/// The server has a hundred, and the control plane keeps some of them.
+const CONNECTIONS_MAX: usize = 64;
+
+/// `rows` for each unit, spread over `transactions`, by as many connections as ours has callers, [`CONNECTIONS_MAX`] at most.
 pub async fn run(
     store: &Store,
     connections: usize,
@@ -26,6 +29,7 @@ pub async fn run(
     transactions: f64,
     lasts: Duration,
 ) -> anyhow::Result<Run> {
+    let connections = connections.min(CONNECTIONS_MAX);
     // Sessions of its own: an idle one keeps its counters to itself for a while, and these end with the run.
     let store = &Store::open(StoreConfig { pool_size: connections, ..store.config().clone() }).await?;
     store.execute(&TABLE, &[]).await?;
