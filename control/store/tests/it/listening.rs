@@ -102,3 +102,21 @@ async fn a_rolled_back_transaction_tells_nobody() {
     });
     assert_eq!(next(&mut listener).await.channels, BTreeSet::from(["bc_work"]));
 }
+
+#[tokio::test]
+async fn a_transaction_tells_of_more_than_a_statement_has_columns_for() {
+    let db = db().await;
+    let mut listener = Listener::new(&db.store, CHANNELS);
+    assert!(next(&mut listener).await.reconnected);
+    let names: BTreeSet<String> = (0..2_000).map(|n| format!("it's {n}")).collect();
+    let written = &names;
+    in_tx!(db.store, |tx| async move {
+        written.iter().for_each(|name| tx.notify("bc_events", name));
+        Ok(())
+    });
+    let mut told = BTreeSet::new();
+    while told.len() < names.len() {
+        told.extend(next(&mut listener).await.named("bc_events").expect("names").iter().cloned());
+    }
+    assert_eq!(told, names);
+}
