@@ -11,6 +11,7 @@
 mod chaos;
 pub mod command;
 mod control;
+mod cpu;
 mod event;
 mod exec;
 mod expect;

@@ -18,6 +18,7 @@ use store::{Sql, sql};
 
 use super::chaos;
 use super::control::SimControl;
+use super::cpu::OneCpu;
 use super::event::{Event, ToNode};
 use super::exec::{Executor, ProcessId};
 use super::expect::Shown;
@@ -105,6 +106,7 @@ struct Run<'a> {
 /// A [`Broken`] when an invariant was, and whatever keeps the simulation itself from going on.
 pub async fn run(config: &Config, progress: &mut (dyn FnMut(String) + Send)) -> anyhow::Result<Outcome> {
     let started = Instant::now();
+    let _cpu = OneCpu::take();
     pki::sign_the_same_each_time();
     let folder = Folder::new(config.seed)?;
     let server = Server::start(folder.0.join("server")).await?;
