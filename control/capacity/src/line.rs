@@ -19,6 +19,7 @@ use store::{Op, Row, RowExt, StoreError};
 use uuid::Uuid;
 
 use crate::books::Pick;
+use crate::create::HANDED;
 use crate::explain::waiting;
 use crate::many::BATCH_MAX;
 use crate::owner::Standing;
@@ -91,7 +92,9 @@ impl Capacity {
                     continue;
                 }
                 let reason = refused.entry(shape).or_insert_with(|| self.no_fit(pool_id, &claim));
-                told.push((placing.id, reason.clone()));
+                if row.get::<_, &str>("waiting_reason") != reason.as_str() {
+                    told.push((placing.id, reason.clone()));
+                }
                 if head.is_none() && row.get("aged") {
                     head = Some((placing, claim));
                 }
@@ -165,7 +168,7 @@ impl Capacity {
         self.store()
             .tx(WAITING_TOLD, |tx| {
                 Box::pin(async move {
-                    for row in tx.query(&sql::RESERVATIONS_WAIT, &[ids, reasons]).await? {
+                    for row in tx.query(&sql::RESERVATIONS_WAIT, &[ids, reasons, &HANDED]).await? {
                         let (id, tenant_id): (ReservationId, TenantId) =
                             (row.id("reservation_id"), row.id("tenant_id"));
                         let data = json!({

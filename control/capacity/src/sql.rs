@@ -9,11 +9,13 @@
 //! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
 
 mod booking;
+mod line;
 pub mod many;
 
 use store::{Sql, sql};
 
 pub use booking::*;
+pub use line::*;
 
 // Reservations.
 
@@ -74,32 +76,11 @@ pub const RESERVATION_EXTEND: Sql = sql(
     "UPDATE reservations SET expires_at = $2, updated_at = compute_now()
      WHERE reservation_id = $1 AND expires_at IS NOT DISTINCT FROM $3 AND state IN ('scheduling', 'placed', 'active')",
 );
-pub const RESERVATIONS_WAIT: Sql = sql(
-    "reservations_wait",
-    "UPDATE reservations r SET waiting_reason = w.reason, updated_at = compute_now()
-     FROM unnest($1::uuid[], $2::text[]) AS w (id, reason)
-     WHERE r.reservation_id = w.id AND r.state = 'scheduling' AND r.waiting_reason <> w.reason
-     RETURNING r.reservation_id, r.tenant_id, r.pool_id, r.waiting_reason",
-);
 pub const RESERVATIONS_EXPIRING: Sql = sql(
     "reservations_expiring",
     "SELECT reservation_id FROM reservations
      WHERE ended_at IS NULL AND expires_at <= compute_now() AND state IN ('scheduling', 'placed', 'active')
      ORDER BY expires_at, reservation_id LIMIT 200",
-);
-/// Pools with something to do: what waits, and nodes kept for what does not any more.
-pub const POOLS_WAITING: Sql = sql(
-    "pools_waiting",
-    "SELECT pool_id FROM reservations WHERE stage = 1
-     UNION SELECT pool_id FROM node_capacity WHERE kept_for IS NOT NULL AND pool_id IS NOT NULL ORDER BY pool_id",
-);
-pub const RESERVATIONS_IN_LINE: Sql = sql(
-    "reservations_in_line",
-    "SELECT reservation_id, tenant_id, pool_id, gpus, gpu_model, vcpu, memory_mib, hugepages_1gi, whole_node, binding,
-       selector, waiting_reason, CASE WHEN avoid_until > compute_now() THEN avoid ELSE '{}' END AS avoid,
-       created_at < compute_now() - $3::bigint * interval '1 second' AS aged
-     FROM reservations WHERE pool_id = $1 AND stage = 1 AND reservation_id > $2
-     ORDER BY reservation_id LIMIT 500",
 );
 
 /// What a reservation is read by, however it is found: with its names, its live allocation and that one's devices.

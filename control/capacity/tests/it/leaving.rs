@@ -220,3 +220,29 @@ async fn what_a_revoked_node_held_is_given_up_by_a_person_alone() {
     assert_eq!(cloud.booked(node).await, 0);
     cloud.assert_sound().await;
 }
+
+#[tokio::test]
+async fn what_waits_is_told_why_once_a_minute_at_most() {
+    let (cloud, nodes) = Cloud::with_nodes(2).await;
+    for _ in 0..2 {
+        cloud.reserve(json!({ "gpus": 8 })).await;
+    }
+    let waiting = cloud.reserve(json!({ "gpus": 1 })).await;
+    let told = async || {
+        let why = cloud.get(&waiting).await["waitingReason"].as_str().unwrap().to_owned();
+        (why, cloud.events("reservation.waiting").await)
+    };
+    let (first, before) = told().await;
+    cloud.node_becomes(nodes[0], "unreachable").await;
+    for _ in 0..2 {
+        cloud.place_waiting().await;
+        assert_eq!(told().await, (first.clone(), before), "a node more or less changes the counts for all that wait");
+    }
+    cloud.db.batch("UPDATE reservations SET updated_at = updated_at - interval '1 minute'").await;
+    for _ in 0..2 {
+        cloud.place_waiting().await;
+        let (why, after) = told().await;
+        assert_ne!(why, first);
+        assert_eq!(after, before + 1);
+    }
+}
