@@ -206,6 +206,7 @@ fn arguments(config: &EmbeddedConfig, folder: &folder::Folder) -> Vec<String> {
         // Short statements over few rows gain nothing from these.
         ("jit", "off".to_owned()),
         ("max_parallel_workers_per_gather", "0".to_owned()),
+        ("update_process_title", "off".to_owned()),
     ];
     let how: &[(&'static str, &str)] = if folder.is_durable() {
         &[("fsync", "on"), ("synchronous_commit", "on"), ("full_page_writes", "on"), ("max_wal_senders", "4")]
