@@ -207,7 +207,6 @@ impl Checker {
         found.extend(self.told.look(store).await?);
         found.extend(self.past.look(store).await?);
         found.extend(self.lasting.look(store).await?);
-        found.extend(secrets::in_rows(store, &self.canaries).await?);
         if !self.restored {
             found.extend(nodes::beside_rows(world).await?);
         }
@@ -217,10 +216,13 @@ impl Checker {
         Ok(found)
     }
 
-    /// What is true besides once nothing is put in any more and everything was given the time to settle.
+    /// What is true besides once nothing is put in any more and everything was given the time to settle; and what takes
+    /// reading every row there ever was: that nothing told was changed, and that no secret is in it.
     pub async fn at_rest(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
         let mut found = self.every_minute(world).await?;
         found.extend(rest::all(world.store).await?);
+        found.extend(self.told.again(world.store).await?);
+        found.extend(secrets::in_rows(world.store, &self.canaries).await?);
         Ok(found)
     }
 }

@@ -30,7 +30,7 @@ use super::server::Server;
 use super::time::{Core, Due};
 use super::workload::Clients;
 use super::{Config, setup};
-use crate::invariants::Checker;
+use crate::invariants::{Canary, Checker};
 
 /// Nodes are switched on within this.
 const START_WITHIN: Duration = Duration::from_secs(10);
@@ -121,7 +121,10 @@ pub async fn run(config: &Config, progress: &mut (dyn FnMut(String) + Send)) -> 
             SimNode::new(&core, index, config.seed.wrapping_add(1 + index as u64), dir)
         })
         .collect();
-    let token = setup::prepare(&plant, &mut nodes, config).await?;
+    let secrets = setup::prepare(&plant, &mut nodes, config).await?;
+    let mut checker = Checker::new();
+    checker.plant(Canary::new("the administrator's token", None, secrets.token.as_bytes()));
+    checker.plant(Canary::new("the join token", None, secrets.join_token.as_bytes()));
     let names: Vec<String> = plant.store.read(&NODE_NAMES, &[]).await?.iter().map(|row| row.get(0)).collect();
     let plant = Arc::new(plant);
     let to_adopt = if config.renewals { names.clone() } else { Vec::new() };
@@ -131,8 +134,8 @@ pub async fn run(config: &Config, progress: &mut (dyn FnMut(String) + Send)) -> 
         executor: Executor::new(&core),
         gateways: Vec::new(),
         controls: Vec::new(),
-        clients: Clients::new(token, names),
-        checker: Checker::new(),
+        clients: Clients::new(secrets.token, names),
+        checker,
         processes: 0,
         faults: BTreeMap::new(),
         recent: Vec::new(),

@@ -45,8 +45,16 @@ const AGES_MAX: Duration = Duration::from_secs(14 * 3600);
 /// Between the begin and the first renewal.
 const RENEWAL_AFTER: Duration = Duration::from_secs(120);
 
-/// Makes everything, and lets the nodes join. Gives the administrator's token.
-pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> anyhow::Result<String> {
+/// What whoever made everything knows.
+pub struct Secrets {
+    /// The administrator's.
+    pub token: String,
+    /// What the nodes joined with.
+    pub join_token: String,
+}
+
+/// Makes everything, and lets the nodes join.
+pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> anyhow::Result<Secrets> {
     let rng = plant.rng();
     let made = modules(plant, &plant.store, &rng)?;
     made.fleet.claim_database().await?;
@@ -63,7 +71,7 @@ pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> a
         request["pool"] = json!(POOL);
     }
     let created = setup.call("joinTokens.create", request).await?;
-    let secret = created["secret"].as_str().context("a new token comes with its secret")?;
+    let secret = created["secret"].as_str().context("a new token comes with its secret")?.to_owned();
     let join_token: JoinToken = secret.parse()?;
     let ages = if config.renewals { config.time.min(AGES_MAX) } else { Duration::ZERO };
     let apart = ages / u32::try_from(nodes.len().max(1))?;
@@ -77,7 +85,7 @@ pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> a
         let due = agent::renew::due(first.not_before, first.not_after);
         plant.core.skip(due.since(plant.core.now()).saturating_sub(RENEWAL_AFTER));
     }
-    Ok(setup.token)
+    Ok(Secrets { token: setup.token, join_token: secret })
 }
 
 fn pipeline(plant: &Plant, made: &Modules, rng: &Arc<dyn Rng>) -> anyhow::Result<Pipeline> {
