@@ -53,9 +53,9 @@ const BENCHES: &[Bench] = &[
         name: "reservations",
         what: "durable reservations through the API, beside rows of the same PostgreSQL",
         how: How::Bench { programs: &["better-compute"] },
-        minutes: 4,
-        short: &[],
-        long: &[],
+        minutes: 6,
+        short: &["--nodes", "10000", "--clients", "128", "--seconds", "60", "--rounds", "1"],
+        long: &["--nodes", "10000", "--clients", "128", "--seconds", "1800", "--rounds", "1"],
     },
     Bench {
         name: "queue",
@@ -123,7 +123,7 @@ const BENCHES: &[Bench] = &[
     },
 ];
 /// For `--all` without `--long`, builds not counted.
-const ALL_MINUTES: u64 = 30;
+const ALL_MINUTES: u64 = 32;
 /// What a long run may take.
 const LONG: Duration = Duration::from_secs(45 * 60);
 const _: () = {

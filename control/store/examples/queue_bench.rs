@@ -6,13 +6,12 @@
 //! up then, and the rates are taken again: what that costs is the loss.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bench::figures::{Figure, Run, Sample, median};
-use bench::probe;
+use bench::{pgbench, probe};
 use kit::{OsRng, Rng};
 use model::{EventId, Timestamp};
 use prometheus_client::registry::Registry;
@@ -29,7 +28,7 @@ const OP: Op = Op::new("bench");
 /// Rows of one run.
 const ROWS: usize = 100_000;
 /// Rows of one transaction, ours and pgbench's.
-const BATCH: u32 = 200;
+const BATCH: u32 = pgbench::BATCH;
 /// Events that a relay moves in one transaction, as the kernel's does.
 const RELAY_BATCH: u32 = 500;
 /// Takers at once, and pgbench's clients: one for each core of a small machine.
@@ -41,13 +40,8 @@ const FILL: usize = 2_000;
 const DEAD: usize = 300_000;
 const PROBE: Duration = Duration::from_secs(1);
 
-const RAW: &str = "CREATE TABLE raw_queue (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, queue text NOT NULL, key text NOT NULL)";
-const RAW_FILL: Sql = sql(
-    "raw_fill",
-    "INSERT INTO raw_queue (queue, key) SELECT 'bench', gen_random_uuid()::text FROM generate_series(1, $1::bigint)",
-);
-const RAW_TAKE: &str = "DELETE FROM raw_queue WHERE id IN (
-  SELECT id FROM raw_queue ORDER BY id LIMIT 200 FOR UPDATE SKIP LOCKED) RETURNING queue, key;\n";
+const RAW_TABLE: Sql = sql("raw_table", pgbench::TABLE);
+const RAW_FILL: Sql = sql("raw_fill", pgbench::FILL);
 
 fn main() -> anyhow::Result<()> {
     let snapshot = std::env::args().any(|argument| argument == "--snapshot");
@@ -65,7 +59,7 @@ fn main() -> anyhow::Result<()> {
 struct Bench<'a> {
     store: Store,
     database: &'a Embedded,
-    script: PathBuf,
+    dir: PathBuf,
     floors: Vec<Mutex<Floor>>,
     relay: Mutex<Relay>,
     lease: Lease,
@@ -76,15 +70,13 @@ async fn measure(database: &Embedded, dir: &Path, snapshot: bool) -> anyhow::Res
     migrate::run(&store).await?;
     let mut registry = Registry::default();
     store.register_metrics(&mut registry);
-    store.execute(&sql("raw_table", RAW), &[]).await?;
-    let script = dir.join("take.sql");
-    std::fs::write(&script, RAW_TAKE)?;
+    store.execute(&RAW_TABLE, &[]).await?;
     let hour = Duration::from_secs(3600);
     let lease = store.tx(OP, |tx| Box::pin(acquire(tx, RELAY_LEASE, "bench", hour))).await?;
     let bench = Bench {
         store,
         database,
-        script,
+        dir: dir.to_owned(),
         floors: (0..TAKERS).map(|_| Mutex::default()).collect(),
         relay: Mutex::default(),
         lease: lease.context("a new database's lease is free")?,
@@ -122,27 +114,10 @@ impl Bench<'_> {
     async fn raw(&self, clients: usize) -> anyhow::Result<Run> {
         self.store.execute(&RAW_FILL, &[&i64::try_from(ROWS)?]).await?;
         self.clean("raw_queue").await?;
-        let transactions = ROWS / BATCH as usize / clients;
-        let server = std::fs::read_link(format!("/proc/{}/exe", self.database.pid()))?;
-        let pgbench = server.with_file_name("pgbench");
-        let mut command = Command::new(&pgbench);
-        command.args(["-n", "-M", "prepared", "-c", &clients.to_string(), "-j", &clients.to_string()]);
-        command.args(["-t", &transactions.to_string(), "-f"]).arg(&self.script);
         // A database of this run alone, gone with it.
-        command.arg(self.database.url(Embedded::DATABASE).reveal());
-        let done = tokio::task::spawn_blocking(move || command.output()).await?;
-        let done = done.with_context(|| format!("run {}", pgbench.display()))?;
-        let text = String::from_utf8_lossy(&done.stdout);
-        anyhow::ensure!(done.status.success(), "pgbench failed: {}", String::from_utf8_lossy(&done.stderr));
-        let line = text.lines().find(|line| line.starts_with("tps = ")).context("pgbench says its rate")?;
-        let tps: f64 = line.split_whitespace().nth(2).unwrap_or_default().parse()?;
-        let count = transactions * clients;
-        let lasted = Duration::from_secs_f64(count as f64 / tps);
-        // It says no single times: each is the mean.
-        let took = lasted / u32::try_from(transactions)?;
-        let samples = (0..count).map(|at| Sample { at: lasted.mul_f64(at as f64 / count as f64), took });
-        let what = format!("pgbench SKIP LOCKED, {clients} clients");
-        Ok(Run::new(what, lasted, samples.collect()).of_units(BATCH))
+        let url = self.database.url(Embedded::DATABASE).reveal().to_owned();
+        let (server, dir) = (self.database.pid(), self.dir.clone());
+        tokio::task::spawn_blocking(move || pgbench::dequeue(server, &url, &dir, ROWS, clients)).await?
     }
 
     async fn queue(&self) -> anyhow::Result<Run> {

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 pub use figure::{Better, Bound, COLUMNS, FIGURES_FILE, Figure, Held, Verdict};
 
-/// The run is looked at in this many parts of equal length, of which the slowest is shown.
-const PARTS: usize = 10;
+/// A run is looked at in this many parts of equal length, of which the slowest is shown; in more when it lasts longer than
+/// a hundred seconds, so that none is longer than [`PART_MAX`].
+const PARTS_MIN: usize = 10;
+const PART_MAX: Duration = Duration::from_secs(10);
 
 /// When something ended, counted from the start of the run, and how long it took.
 #[derive(Debug, Clone, Copy)]
@@ -42,13 +44,15 @@ impl Run {
         per_second(self.samples.len() * self.units as usize, self.lasted)
     }
 
-    /// Units a second in the slowest tenth of the run.
+    /// Units a second in the slowest part of the run.
     pub fn slowest(&self) -> f64 {
-        let part = self.lasted / PARTS as u32;
-        let mut counts = [0_usize; PARTS];
+        let parts = self.lasted.as_nanos().div_ceil(PART_MAX.as_nanos());
+        let parts = usize::try_from(parts).unwrap_or(PARTS_MIN).max(PARTS_MIN);
+        let part = self.lasted / parts as u32;
+        let mut counts = vec![0_usize; parts];
         for sample in &self.samples {
             let at = sample.at.as_nanos().checked_div(part.as_nanos()).unwrap_or(0);
-            counts[usize::try_from(at).unwrap_or(PARTS).min(PARTS - 1)] += 1;
+            counts[usize::try_from(at).unwrap_or(parts).min(parts - 1)] += 1;
         }
         let fewest = counts.iter().min().copied().unwrap_or(0);
         per_second(fewest * self.units as usize, part)
@@ -68,7 +72,7 @@ impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<44} {:>9.0}/s   slowest tenth {:>9.0}/s   p50 {:>9}   p99 {:>9}   max {:>9}",
+            "{:<44} {:>9.0}/s   slowest part {:>9.0}/s   p50 {:>9}   p99 {:>9}   max {:>9}",
             self.what,
             self.rate(),
             self.slowest(),

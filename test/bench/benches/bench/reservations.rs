@@ -3,13 +3,13 @@
 //! answers it as an agent would.
 //!
 //! The bound is the same PostgreSQL on the same disk that inserts as many rows as one reservation writes in its life, in as
-//! many transactions and in a single one.
+//! many transactions and in a single one; and pgbench that dequeues rows, beside the rows that ours writes a second.
 
 use std::time::Duration;
 
 use bench::figures::{Figure, Run, median, per_second};
-use bench::{probe, usage};
-use store::Store;
+use bench::{pgbench, probe, usage};
+use store::{Sql, Store, sql};
 use store::embedded::Embedded;
 
 use crate::plane::Plane;
@@ -27,7 +27,7 @@ use spent::Spent;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Machines of eight GPUs.
+    /// Machines of ten GPUs.
     #[arg(long, default_value_t = 1_000)]
     nodes: u32,
     /// Callers at once.
@@ -44,6 +44,12 @@ pub struct Args {
     rounds: usize,
 }
 
+/// What a long run is compared with need not last as long.
+const BOUND_MAX: Duration = Duration::from_secs(30);
+const RAW_TABLE: Sql = sql("raw_table", pgbench::TABLE);
+const RAW_FILL: Sql = sql("raw_fill", pgbench::FILL);
+const RAW_ROWS: usize = 100_000;
+const RAW_CLIENTS: usize = 2;
 const PROBE: Duration = Duration::from_secs(2);
 /// One page of PostgreSQL's log, which is what a small commit writes.
 const PROBE_BYTES: usize = 8192;
@@ -71,19 +77,23 @@ async fn measure(args: &Args, plane: &Plane, dir: &std::path::Path) -> anyhow::R
         args.clients
     );
     let lasts = Duration::from_secs(args.seconds);
-    let (mut ours, mut in_parts, mut at_once) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut in_parts, mut at_once, mut raw) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut last = None;
     for _ in 0..args.rounds {
         println!("{}", probe::append_and_sync(dir, PROBE_BYTES, 1, PROBE)?);
         let seen = one(plane, &store, &load, lasts).await?;
         let (rows, transactions) = (seen.rows_each(), seen.transactions_each());
         last = Some(seen);
-        let run = bound::run(&store, args.clients, rows, transactions, lasts / 2).await?;
+        let lasts = (lasts / 2).min(BOUND_MAX);
+        let run = bound::run(&store, args.clients, rows, transactions, lasts).await?;
         println!("{run}");
         in_parts.push(run);
-        let run = bound::run(&store, args.clients, rows, 1.0, lasts / 2).await?;
+        let run = bound::run(&store, args.clients, rows, 1.0, lasts).await?;
         println!("{run}");
         at_once.push(run);
+        let run = dequeue(plane, &store, dir).await?;
+        println!("{run}");
+        raw.push(run);
         ours.extend(last.as_ref().map(|seen| seen.placed.clone()));
     }
     let seen = last.ok_or_else(|| anyhow::anyhow!("no round was asked for"))?;
@@ -92,9 +102,24 @@ async fn measure(args: &Args, plane: &Plane, dir: &std::path::Path) -> anyhow::R
     let rate = median(&ours);
     println!("reservations / as many rows in as many transactions   {:.2}", rate / median(&in_parts));
     println!("reservations / as many rows in one transaction        {:.2}", rate / median(&at_once));
+    let slowest = ours.iter().map(|run| run.slowest() / run.rate()).min_by(f64::total_cmp).unwrap_or_default();
     Figure::rate("reservations, created through the API", "/s", &ours)
         .beside("as many rows in as many transactions", median(&in_parts))
+        .at_least(1_500.0, 5_000.0)
+        .say()?;
+    Figure::of("reservations: slowest part of the mean", slowest * 100.0, "%").at_least(90.0, 90.0).say()?;
+    Figure::of("reservations: rows written", rate * seen.rows_each(), "rows/s")
+        .beside(format!("pgbench, {} rows SKIP LOCKED, {RAW_CLIENTS} clients", pgbench::BATCH), median(&raw))
         .say()
+}
+
+async fn dequeue(plane: &Plane, store: &Store, dir: &std::path::Path) -> anyhow::Result<Run> {
+    store.execute(&RAW_TABLE, &[]).await?;
+    store.execute(&RAW_FILL, &[&i64::try_from(RAW_ROWS)?]).await?;
+    // A database of this run alone, gone with it.
+    let url = plane.database.url(Embedded::DATABASE).reveal().to_owned();
+    let (server, dir) = (plane.database.pid(), dir.to_owned());
+    tokio::task::spawn_blocking(move || pgbench::dequeue(server, &url, &dir, RAW_ROWS, RAW_CLIENTS)).await?
 }
 
 /// One run, with what it took of the database and of the processors.

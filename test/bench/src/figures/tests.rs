@@ -33,6 +33,14 @@ fn what_ends_with_the_run_counts_in_its_last_tenth() {
 }
 
 #[test]
+fn a_long_run_is_looked_at_ten_seconds_at_a_time() {
+    let at = |second: u64| Sample { at: Duration::from_secs(second), took: Duration::ZERO };
+    // One a second for ten minutes, and none for ten seconds of them.
+    let samples = (0..600).filter(|second| !(50..60).contains(second)).map(at).collect();
+    assert_eq!(Run::new("a run", Duration::from_secs(600), samples).slowest(), 0.0);
+}
+
+#[test]
 fn percentiles_are_values_that_were_measured() {
     let run = run(&(1..=100).map(|took| (0, took)).collect::<Vec<_>>());
     assert_eq!(run.percentile(50), Duration::from_millis(50));

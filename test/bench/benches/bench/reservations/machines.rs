@@ -29,7 +29,7 @@ use crate::plane::Plane;
 
 mod rows;
 
-pub const GPUS: u32 = 8;
+pub const GPUS: u32 = 10;
 
 const ANSWERING: TaskKind = TaskKind { name: "machines", on_end: OnEnd::Fatal };
 /// A gateway looks at once when it is told; this is soon enough after.

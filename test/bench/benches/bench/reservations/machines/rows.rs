@@ -83,7 +83,7 @@ pub async fn insert(
     rows.iter().map(machine).collect()
 }
 
-/// Eight GPUs on two sockets.
+/// [`GPUS`] on two sockets.
 fn inventory() -> NodeInventory {
     let mut inventory = NodeInventory::default();
     let cpus = |from: u32, to: u32| CpuList::from_cpus(from..to);
