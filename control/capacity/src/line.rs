@@ -75,8 +75,8 @@ impl Capacity {
         let mut refused: HashMap<String, String> = HashMap::new();
         loop {
             self.books().refresh().await?;
-            let rows =
-                self.store().read(&sql::RESERVATIONS_IN_LINE, &[&pool_id.uuid(), &after, &aged]).await?;
+            let line: [&(dyn store::Param + Sync); 4] = [&pool_id.uuid(), &after, &aged, &HANDED];
+            let rows = self.store().read(&sql::RESERVATIONS_IN_LINE, &line).await?;
             let Some(last) = rows.last() else { break };
             after = last.get("reservation_id");
             let (mut picked, mut told) = (Vec::new(), Vec::new());
@@ -92,7 +92,7 @@ impl Capacity {
                     continue;
                 }
                 let reason = refused.entry(shape).or_insert_with(|| self.no_fit(pool_id, &claim));
-                if row.get::<_, &str>("waiting_reason") != reason.as_str() {
+                if row.get("may_tell") && row.get::<_, &str>("waiting_reason") != reason.as_str() {
                     told.push((placing.id, reason.clone()));
                 }
                 if head.is_none() && row.get("aged") {
@@ -168,7 +168,7 @@ impl Capacity {
         self.store()
             .tx(WAITING_TOLD, |tx| {
                 Box::pin(async move {
-                    for row in tx.query(&sql::RESERVATIONS_WAIT, &[ids, reasons, &HANDED]).await? {
+                    for row in tx.query(&sql::RESERVATIONS_WAIT, &[ids, reasons]).await? {
                         let (id, tenant_id): (ReservationId, TenantId) =
                             (row.id("reservation_id"), row.id("tenant_id"));
                         let data = json!({

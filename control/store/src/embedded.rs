@@ -33,7 +33,11 @@ pub struct EmbeddedConfig {
     pub bin_dir: Option<PathBuf>,
     pub connections_max: u32,
     pub size: Size,
+    /// How long autovacuum rests between two looks.
+    pub vacuum_every: Duration,
 }
+
+const VACUUM_EVERY: Duration = Duration::from_secs(60);
 
 /// What the server may take of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,11 +65,12 @@ impl EmbeddedConfig {
             bin_dir: None,
             connections_max: 100,
             size: Size::Small,
+            vacuum_every: VACUUM_EVERY,
         }
     }
 
     pub fn memory() -> Self {
-        Self { mode: Mode::Memory, bin_dir: None, connections_max: 100, size: Size::Small }
+        Self { mode: Mode::Memory, ..Self::durable("") }
     }
 }
 
@@ -197,6 +202,7 @@ fn arguments(config: &EmbeddedConfig, folder: &folder::Folder) -> Vec<String> {
         ("unix_socket_directories", folder.socket_dir().display().to_string()),
         ("unix_socket_permissions", "0700".to_owned()),
         ("max_connections", config.connections_max.to_string()),
+        ("autovacuum_naptime", config.vacuum_every.as_secs().max(1).to_string()),
         ("timezone", "UTC".to_owned()),
         ("log_timezone", "UTC".to_owned()),
         // The log names errors without the rows and statements they came from.

@@ -14,8 +14,8 @@ use super::exec::ProcessId;
 use super::time::{Core, Held, SimClock};
 
 /// From the wish for a transaction to its begin. It ends at the moment of its begin, since time stands still while it runs.
-const LATENCY_MIN: Duration = Duration::from_micros(500);
-const LATENCY_MAX: Duration = Duration::from_millis(8);
+const LATENCY_MIN: Duration = Duration::from_millis(1);
+const LATENCY_MAX: Duration = Duration::from_millis(12);
 
 /// What happens to a process at one of its statements to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,8 @@ use store::embedded::{Embedded, EmbeddedConfig};
 
 const CONNECTIONS_MAX: u32 = 200;
 const START_TRIES: u32 = 50;
+/// Many minutes of virtual time go by in one, and the server seldom lives for that long.
+const VACUUM_EVERY: Duration = Duration::from_secs(1);
 
 /// In a folder in memory, where what is durable costs nothing.
 pub struct Server {
@@ -29,8 +31,11 @@ impl Server {
     }
 
     async fn up(&mut self) -> anyhow::Result<()> {
-        let config =
-            EmbeddedConfig { connections_max: CONNECTIONS_MAX, ..EmbeddedConfig::durable(&self.dir) };
+        let config = EmbeddedConfig {
+            connections_max: CONNECTIONS_MAX,
+            vacuum_every: VACUUM_EVERY,
+            ..EmbeddedConfig::durable(&self.dir)
+        };
         let mut tries = 0;
         self.running = loop {
             match Embedded::start(config.clone()).await {
