@@ -236,7 +236,11 @@ async fn what_waits_is_told_why_once_a_minute_at_most() {
     cloud.node_becomes(nodes[0], "unreachable").await;
     for _ in 0..2 {
         cloud.place_waiting().await;
-        assert_eq!(told().await, (first.clone(), before), "a node more or less changes the counts for all that wait");
+        assert_eq!(
+            told().await,
+            (first.clone(), before),
+            "a node more or less changes the counts for all that wait"
+        );
     }
     cloud.db.batch("UPDATE reservations SET updated_at = updated_at - interval '1 minute'").await;
     for _ in 0..2 {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bench::figures::{Figure, Run, median, per_second};
 use bench::{pgbench, probe, usage};
-use store::{Sql, Store, sql};
 use store::embedded::Embedded;
+use store::{Sql, Store, sql};
 
 use crate::plane::Plane;
 
@@ -102,7 +102,8 @@ async fn measure(args: &Args, plane: &Plane, dir: &std::path::Path) -> anyhow::R
     let rate = median(&ours);
     println!("reservations / as many rows in as many transactions   {:.2}", rate / median(&in_parts));
     println!("reservations / as many rows in one transaction        {:.2}", rate / median(&at_once));
-    let slowest = ours.iter().map(|run| run.slowest() / run.rate()).min_by(f64::total_cmp).unwrap_or_default();
+    let slowest =
+        ours.iter().map(|run| run.slowest() / run.rate()).min_by(f64::total_cmp).unwrap_or_default();
     Figure::rate("reservations, created through the API", "/s", &ours)
         .beside("as many rows in as many transactions", median(&in_parts))
         .at_least(1_500.0, 5_000.0)
