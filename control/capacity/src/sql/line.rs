@@ -2,7 +2,7 @@
 
 use store::{Sql, sql};
 
-/// Of those that [`RESERVATIONS_IN_LINE`] may tell.
+/// Whoever asks has left out those that [`RESERVATIONS_IN_LINE`] says were told lately.
 pub const RESERVATIONS_WAIT: Sql = sql(
     "reservations_wait",
     "UPDATE reservations r SET waiting_reason = w.reason, updated_at = compute_now()
