@@ -310,6 +310,9 @@ impl Capacity {
         let reason = why.reason();
         let state = step(spoken.reservation_state, ReservationEvent::AllocationFailed)?;
         tx.execute(&sql::ALLOCATION_FAILED, &[&spoken.id.uuid(), &reason]).await?;
+        if mutant::on("capacity.lost-node-frees") && matches!(why, Leaving::Lost) {
+            tx.execute(&sql::ALLOCATION_END, &[&spoken.id.uuid()]).await?;
+        }
         wake(tx, SPEC_QUEUE, &spec_key(node_id)).await?;
         if state == ReservationState::Releasing {
             // Nobody waits for it any more.
@@ -362,6 +365,7 @@ impl Capacity {
     async fn free(&self, tx: &mut Tx<'_>, spoken: &Spoken) -> Result<(), Fault> {
         self.wake_waiting(tx, [spoken.pool_id]).await?;
         tx.execute(&sql::ALLOCATION_END, &[&spoken.id.uuid()]).await?;
+        free_its_node(tx, &[spoken.id.uuid()]).await?;
         Ok(())
     }
 
@@ -370,6 +374,18 @@ impl Capacity {
         let (end, reason) = spoken.conclusion()?;
         self.end_in(tx, spoken.reservation_id, spoken.tenant_id, end, reason).await
     }
+}
+
+/// What a mutant gives back besides: what others booked of the same node's host.
+pub(crate) async fn free_its_node(tx: &mut Tx<'_>, freed: &[Uuid]) -> Result<(), StoreError> {
+    const FREE: store::Sql = store::sql(
+        "host_bookings_of_its_node_free",
+        "DELETE FROM host_bookings h USING allocations a WHERE a.allocation_id = ANY($1::uuid[]) AND h.node_id = a.node_id",
+    );
+    if mutant::on("capacity.release-frees-another") {
+        tx.execute(&FREE, &[&freed]).await?;
+    }
+    Ok(())
 }
 
 /// A hold without devices has one name, its own. GPUs may be named or not, never more of them than were booked.

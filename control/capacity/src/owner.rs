@@ -76,6 +76,7 @@ fn name(pool_id: PoolId) -> String {
 /// Whether the fence holds, and if so keeps the pool from changing hands until the transaction is over.
 pub(crate) async fn fenced(tx: &mut Tx<'_>, fence: Option<&Lease>) -> Result<bool, StoreError> {
     match fence {
+        Some(_) if kit::mutant::on("capacity.owner-not-fenced") => Ok(true),
         Some(lease) => lease::guard(tx, lease).await,
         None => Ok(true),
     }

@@ -128,6 +128,7 @@ fn to_u64(value: i64) -> u64 {
 async fn guard(tx: &mut Tx<'_>, lease: GatewayLease) -> Result<(), Failure> {
     match tx.query_opt(&sql::GATEWAY_GUARD, &[&lease.gateway_id.uuid(), &epoch(lease)]).await? {
         Some(_) => Ok(()),
+        None if kit::mutant::on("fleet.lapsed-gateway-writes") => Ok(()),
         None => Err(Failure::LeaseLost),
     }
 }

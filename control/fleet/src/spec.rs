@@ -101,7 +101,8 @@ impl Fleet {
                 found.insert(node_id, Assembled::Unchanged { generation });
                 continue;
             }
-            let generation = generation.max(proved) + 1;
+            let kept = generation > 0 && kit::mutant::on("fleet.generation-not-raised");
+            let generation = generation.max(proved) + u64::from(!kept);
             intents.push(self.intent(row, node_id, generation, spec_hash, spec)?);
             found.insert(node_id, Assembled::Stored { generation });
         }
@@ -129,7 +130,8 @@ impl Fleet {
 
     /// Whether the stored bytes are ones that a node may refuse although they say what is wanted.
     fn is_stale(&self, node: &Row) -> Result<bool, Fault> {
-        if node.opt_ts("restored_at").is_some_and(|restored| node.opt_ts("spec_at") < Some(restored)) {
+        let restored = node.opt_ts("restored_at").filter(|_| !kit::mutant::on("fleet.restored-specs-stay"));
+        if restored.is_some_and(|restored| node.opt_ts("spec_at") < Some(restored)) {
             return Ok(true);
         }
         let signature: Option<&[u8]> = node.get("spec_signature");

@@ -13,7 +13,7 @@ use kernel::ports::delivery::{
     DeliveryError, DeliveryStore, GatewayLease, InboxAnswer, InboxKind, InboxRequest, Poke, ReportedUpdate,
     SessionEnd, SessionKey,
 };
-use kit::{Clock, Wake, Waker};
+use kit::{Clock, Wake, Waker, mutant};
 use model::{CommandId, NodeId};
 use tokio_util::sync::CancellationToken;
 use wire::inventory::SectionName;
@@ -292,7 +292,10 @@ impl Hub {
     }
 
     /// Ends these sessions, where they are still the ones that are held.
-    fn end_sessions(&self, ended: Vec<(SessionKey, SessionEnd)>) {
+    fn end_sessions(&self, mut ended: Vec<(SessionKey, SessionEnd)>) {
+        if mutant::on("gateway.revoked-stays") {
+            ended.retain(|(_, end)| *end != SessionEnd::Revoked);
+        }
         for (key, end) in ended {
             if let Some(live) = self.live_of(key.node_id)
                 && live.lock().core.key() == Some(key)

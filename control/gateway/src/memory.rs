@@ -309,6 +309,11 @@ impl DeliveryStore for MemoryDelivery {
 
     fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, Timestamp> {
         let now = self.clock.now();
+        if mutant::on("delivery.lapsed-lease-renews") {
+            let mut state = self.lock();
+            let held = state.gateways.get_mut(&lease.gateway_id).filter(|held| held.epoch == lease.epoch);
+            held.into_iter().for_each(|held| held.until = now.saturating_add(ttl));
+        }
         done(self.under(lease, |state| {
             if let Some(gateway) = state.gateways.get_mut(&lease.gateway_id) {
                 gateway.until = now.saturating_add(ttl);

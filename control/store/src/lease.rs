@@ -63,6 +63,12 @@ const RENEW: Sql = sql(
     "UPDATE leases SET expires_at = compute_now() + $4::bigint * interval '1 millisecond'
      WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > compute_now() RETURNING expires_at",
 );
+/// What a mutant puts in its place.
+const RENEW_LAPSED: Sql = sql(
+    "lease_renew_lapsed",
+    "UPDATE leases SET expires_at = compute_now() + $4::bigint * interval '1 millisecond'
+     WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING expires_at",
+);
 const RELEASE: Sql = sql(
     "lease_release",
     "UPDATE leases SET expires_at = compute_now() WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > compute_now()",
@@ -74,7 +80,7 @@ const GUARD_UNLOCKED: Sql = sql(
     "SELECT EXISTS (SELECT 1 FROM leases WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > compute_now()) AS held",
 );
 
-pub(crate) const STATEMENTS: &[Sql] = &[ACQUIRE, RENEW, RELEASE, GUARD, GUARD_UNLOCKED];
+pub(crate) const STATEMENTS: &[Sql] = &[ACQUIRE, RENEW, RENEW_LAPSED, RELEASE, GUARD, GUARD_UNLOCKED];
 
 /// Takes the lease if it is free, expired or already the holder's; `None` while another has it.
 pub async fn acquire(
@@ -94,7 +100,8 @@ pub async fn acquire(
 
 /// Extends the lease from now. False when it had expired or went to another: what was owned under it is not ours.
 pub async fn renew(tx: &mut Tx<'_>, lease: &mut Lease, ttl: Duration) -> Result<bool, StoreError> {
-    let row = tx.query_opt(&RENEW, &[&lease.name, &lease.holder, &lease.epoch, &millis(ttl)]).await?;
+    let renew = if mutant::on("store.lapsed-lease-renews") { &RENEW_LAPSED } else { &RENEW };
+    let row = tx.query_opt(renew, &[&lease.name, &lease.holder, &lease.epoch, &millis(ttl)]).await?;
     if let Some(row) = &row {
         lease.expires_at = row.ts("expires_at");
     }

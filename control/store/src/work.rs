@@ -28,7 +28,7 @@
 
 use std::time::Duration;
 
-use kit::Rng;
+use kit::{Rng, mutant};
 use model::{Timestamp, WorkId};
 
 use crate::lease::millis;
@@ -286,7 +286,14 @@ async fn complete_all(tx: &mut Tx<'_>, done: &[&Claimed]) -> Result<Vec<WorkId>,
     let ids: Vec<_> = done.iter().map(|item| item.work_id.uuid()).collect();
     let claims: Vec<i64> = done.iter().map(|item| item.claim).collect();
     let versions: Vec<i64> = done.iter().map(|item| item.version).collect();
-    let rows = tx.query(&sql::COMPLETE, &[&ids, &claims, &versions]).await?;
+    let complete = if mutant::on("store.complete-ignores-claim") {
+        &sql::COMPLETE_OF_ANY_CLAIM
+    } else if mutant::on("store.complete-ignores-version") {
+        &sql::COMPLETE_OF_ANY_VERSION
+    } else {
+        &sql::COMPLETE
+    };
+    let rows = tx.query(complete, &[&ids, &claims, &versions]).await?;
     Ok(rows.iter().map(|row| row.id("work_id")).collect())
 }
 

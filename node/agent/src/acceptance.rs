@@ -63,7 +63,9 @@ pub fn check(facts: &Facts<'_>, body: &CommandBody, command: &Command) -> Verdic
         return reject(RejectReason::Expired, "the command's deadline has passed, or it has none");
     }
     let signature = command.signature.as_ref().map_or(&[][..], |signature| &signature.value);
-    match facts.verifier.verify_bytes(Purpose::Command, &command.body, signature, facts.now) {
+    let backdated = mutant::on("agent.worker-key-as-of-the-command");
+    let at = if backdated { Timestamp::from_millis(millis(body.not_before_ms)) } else { facts.now };
+    match facts.verifier.verify_bytes(Purpose::Command, &command.body, signature, at) {
         Ok(()) => {}
         Err(_) if mutant::on("agent.command-unsigned") => {}
         Err(refused) => return Verdict::Reject(RejectReason::BadSignature, refused.to_string()),

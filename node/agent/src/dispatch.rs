@@ -186,7 +186,9 @@ impl Dispatcher {
             cx.send(update::busy(id, "journal-full", cx.boot_id));
             return Delivered { journal_full: true, ..Delivered::default() };
         }
-        cx.journal.raise_marks(Marks { deployment_epoch: body.deployment_epoch, ..Marks::default() });
+        if !mutant::on("agent.command-epoch-not-marked") {
+            cx.journal.raise_marks(Marks { deployment_epoch: body.deployment_epoch, ..Marks::default() });
+        }
         cx.send(update::standing(id, CommandState::Acked, cx.boot_id));
         let not_after =
             Timestamp::from_micros(i64::try_from(body.not_after_ms).unwrap_or(i64::MAX).saturating_mul(1000));
@@ -224,12 +226,14 @@ impl Dispatcher {
                 let job = &self.jobs[&id];
                 let locked = job.keys.iter().any(|key| self.locks.contains(key) || waiting.contains(key));
                 if locked && !mutant::on("agent.locks-ignored") {
-                    waiting.extend(job.keys.iter().cloned());
+                    if !mutant::on("agent.waiting-is-overtaken") {
+                        waiting.extend(job.keys.iter().cloned());
+                    }
                     at += 1;
                     continue;
                 }
                 self.lanes.entry(lane).or_default().queue.remove(at);
-                if now > job.not_after {
+                if now > job.not_after && !mutant::on("agent.queued-past-deadline") {
                     let kind = job.kind;
                     self.release(id);
                     reject(
@@ -354,7 +358,7 @@ fn reject(cx: &mut Cx<'_>, id: CommandId, kind: &str, reason: RejectReason, mess
 
 /// Settles what this process has not begun. Where an earlier one had, to say that nothing was done would not be known to be true.
 fn not_begun(cx: &mut Cx<'_>, id: CommandId, kind: &str, update: CommandUpdate) {
-    let begun = cx.journal.entry(id).is_some_and(Head::is_running);
+    let begun = cx.journal.entry(id).is_some_and(Head::is_running) && !mutant::on("agent.begun-said-undone");
     let interrupted = || rules::settled_update(id, kind, &rules::Settlement::Interrupted, cx.boot_id);
     let update = if begun { interrupted() } else { update };
     settle(cx, id, kind, update);

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::Rng;
+use kit::{Rng, mutant};
 use model::condition::Severity;
 use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, SiteId, Timestamp};
 use pki::worker::CommandVerifier;
@@ -344,7 +344,11 @@ impl Engine {
             handled: &self.handled,
             applied_generation: self.held.as_ref().map_or(0, |held| held.generation),
             deployment_epoch: self.journal.marks().deployment_epoch,
-            now: self.clock.now(now).unwrap_or(estimate),
+            now: if mutant::on("agent.deadline-by-own-clock") {
+                now.wall
+            } else {
+                self.clock.now(now).unwrap_or(estimate)
+            },
             verifier: &self.verifier,
         };
         let mut cx = Cx {
@@ -407,7 +411,9 @@ impl Engine {
 
     fn trust_stored(&mut self, version: u64) {
         let Some(bundle) = self.trust_pending.take_if(|bundle| bundle.version == version) else { return };
-        self.verifier = CommandVerifier::new(bundle.deployment_id, &bundle.command_roots);
+        if !mutant::on("agent.old-roots-stay") {
+            self.verifier = CommandVerifier::new(bundle.deployment_id, &bundle.command_roots);
+        }
         self.trust = *bundle;
         self.status.trust_taken(version);
         tracing::info!(version, "took a newer trust bundle");
@@ -444,7 +450,7 @@ impl Engine {
         let behind = held.generation != self.mirrored.generation
             || held.deployment_epoch != self.mirrored.deployment_epoch
             || held.server_time_ms >= self.mirrored.server_time_ms.saturating_add(TIME_MIRROR_STEP_MS);
-        if behind {
+        if behind && !mutant::on("agent.marks-not-mirrored") {
             self.mirrored = held;
             self.effects.push(Effect::StoreMarks(held));
         }

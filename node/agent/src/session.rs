@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kit::{Backoff, Rng};
+use kit::{Backoff, Rng, mutant};
 use model::CommandId;
 
 /// Waits between dials: full jitter, so that a fleet does not come back at one instant.
@@ -164,7 +164,8 @@ impl Session {
     /// The connection is there; a Hello with this nonce and these results is on its way.
     pub fn greeting(&mut self, nonce: Vec<u8>, results: BTreeSet<CommandId>, now: Duration) {
         self.phase = Phase::Greeting { since: now };
-        self.connection = Connection { greeted: results, nonce, ..Connection::default() };
+        let sent_seq = if mutant::on("agent.events-not-sent-again") { self.connection.sent_seq } else { 0 };
+        self.connection = Connection { greeted: results, nonce, sent_seq, ..Connection::default() };
     }
 
     /// The Welcome was taken. Results that did not go with the Hello are for the caller to send.
@@ -247,7 +248,8 @@ impl Session {
             None => self.backoff.next_wait(rng),
         };
         self.last_end = why.to_owned();
-        self.connection = Connection::default();
+        let sent_seq = if mutant::on("agent.events-not-sent-again") { self.connection.sent_seq } else { 0 };
+        self.connection = Connection { sent_seq, ..Connection::default() };
         self.phase = Phase::Waiting { until: now + wait };
     }
 }

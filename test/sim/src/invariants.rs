@@ -113,16 +113,24 @@ impl fmt::Display for Invariant {
     }
 }
 
+/// Whose idea a mutant was, for the tables.
+pub const fn chosen_by(another: bool) -> &'static str {
+    if another { "another hand" } else { "the author" }
+}
+
 /// The two tables of `docs/simulation.md`: what is asked, and the mutants of the control plane with what catches them.
 pub fn reference() -> String {
     let mut page = String::from("| | What is true | Why it must be |\n|---|---|---|\n");
     for one in Invariant::ALL {
         page.push_str(&format!("| I{:02} | {} | {} |\n", one.number(), one.says(), one.why()));
     }
-    page.push_str("\n| Mutant | What the program does wrong | Found by | In |\n|---|---|---|---|\n");
-    for mutants::Mutant { name, what, scenario, caught_by } in mutants::MUTANTS {
+    page.push_str(
+        "\n| Mutant | What the program does wrong | Found by | In | Chosen by |\n|---|---|---|---|---|\n",
+    );
+    for mutants::Mutant { name, what, scenario, caught_by, by_another } in mutants::MUTANTS {
         let test = scenario.rsplit("::").next().unwrap_or_default();
-        page.push_str(&format!("| `{name}` | {what} | I{:02} | `{test}` |\n", caught_by.number()));
+        let by = chosen_by(*by_another);
+        page.push_str(&format!("| `{name}` | {what} | I{:02} | `{test}` | {by} |\n", caught_by.number()));
     }
     page
 }

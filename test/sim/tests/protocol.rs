@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::CommandKind;
+use sim::invariants::chosen_by;
 use sim::protocol::action::Release;
 use sim::protocol::explore::{self, Until};
 use sim::protocol::invariants::Invariant;
@@ -169,10 +170,11 @@ fn the_document_has_every_table_of_the_code() {
         let _ = writeln!(text, "| {number} | `{name}` | {} | {} |", invariant.sentence(), invariant.how());
     }
     section("protocol invariants", &text);
-    let mut text = String::from("| Mutant | What is broken | Caught by |\n|---|---|---|\n");
+    let mut text = String::from("| Mutant | What is broken | Caught by | Chosen by |\n|---|---|---|---|\n");
     for mutant in MUTANTS {
         let caught: Vec<&str> = mutant.caught_by.iter().map(|invariant| invariant.name()).collect();
-        let _ = writeln!(text, "| `{}` | {} | {} |", mutant.name, mutant.broken, caught.join(", "));
+        let (caught, by) = (caught.join(", "), chosen_by(mutant.by_another));
+        let _ = writeln!(text, "| `{}` | {} | {caught} | {by} |", mutant.name, mutant.broken);
     }
     section("protocol mutants", &text);
     let matrix = skew::matrix();

@@ -21,7 +21,7 @@ use wire::proto::agent::node_report::Report;
 use super::book::joined;
 use super::release::Over;
 use crate::Capacity;
-use crate::observe::{Spoken, names_what_was_booked, sorted};
+use crate::observe::{Spoken, free_its_node, names_what_was_booked, sorted};
 use crate::reconcile::{PLACE_QUEUE, pool_key};
 use crate::sql::many as sql;
 use crate::state::step;
@@ -107,6 +107,7 @@ impl Capacity {
             // Last: whoever books on these nodes waits from here on until the commit. Their specs go on naming what they
             // have released until there is something else to say to them.
             tx.query_one(&sql::ALLOCATIONS_END, &[&freed]).await?;
+            free_its_node(tx, &freed).await?;
         }
         Ok(())
     }

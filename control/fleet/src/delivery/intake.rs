@@ -183,10 +183,13 @@ async fn insert(
     };
     let acked: HashMap<SessionKey, i64> =
         fresh.iter().map(|(session, _, events)| (*session, last(events))).collect();
+    let dropped = usize::from(fresh.len() > 1 && kit::mutant::on("fleet.last-event-of-a-batch-is-dropped"));
+    let kept = fresh.iter().map(|(.., events)| events.len()).sum::<usize>() - dropped;
     let all = || {
         fresh
             .iter()
             .flat_map(|(session, journal, events)| events.iter().map(move |event| (session, journal, *event)))
+            .take(kept)
     };
     let nodes: Vec<Uuid> = all().map(|(session, ..)| session.node_id.uuid()).collect();
     let journals: Vec<Uuid> = all().map(|(_, journal, _)| *journal).collect();

@@ -5,7 +5,7 @@ use kernel::ports::delivery::{
     SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use kit::mutant;
-use model::lifecycle::CommandState;
+use model::lifecycle::{CommandEvent, CommandState};
 use model::{CommandId, CommandKind, JournalId, NodeId, Timestamp};
 
 use super::{Command, Node, Session, State};
@@ -32,7 +32,8 @@ impl State {
     /// Whether anything may be sent to the node.
     fn may_send(&self, node_id: NodeId) -> bool {
         let node = self.nodes.get(&node_id);
-        !self.observe_only && node.is_some_and(|node| !node.revoked && !node.quarantined)
+        let observes = self.observe_only && !mutant::on("delivery.unconfirmed-restore-sends");
+        !observes && node.is_some_and(|node| !node.revoked && !node.quarantined)
     }
 
     pub(super) fn open(
@@ -61,6 +62,9 @@ impl State {
         self.session_epochs += 1;
         let epoch = self.session_epochs;
         let before = node.session.clone();
+        let kept = before.as_ref().filter(|held| held.gateway == lease);
+        let kept = kept.filter(|_| mutant::on("delivery.reconnect-keeps-epoch"));
+        let epoch = kept.map_or(epoch, |held| held.epoch);
         let acked = acked(node, before.as_ref(), hello.journal_id);
         node.session = Some(Session {
             epoch,
@@ -72,7 +76,8 @@ impl State {
             acked,
             beats: before.as_ref().map_or(0, |session| session.beats),
         });
-        node.observed_generation = node.observed_generation.max(hello.observed_generation.min(generation));
+        let newest = if mutant::on("delivery.hello-observed-as-told") { u64::MAX } else { generation };
+        node.observed_generation = node.observed_generation.max(hello.observed_generation.min(newest));
         let inventory_sections = hello
             .inventory_hashes
             .iter()
@@ -203,7 +208,8 @@ impl State {
             let node_id = update.session.node_id;
             if let Some(command) = self.command(update.command_id).filter(|command| {
                 command.stored.node_id == node_id || mutant::on("delivery.result-of-any-node")
-            }) && let Ok(next) = moved(command.state, &update)
+            }) && !(update.event == CommandEvent::Busy && mutant::on("delivery.busy-stays-sent"))
+                && let Ok(next) = moved(command.state, &update)
             {
                 command.state = next;
                 if next.terminal() {
@@ -291,12 +297,14 @@ fn moved(state: CommandState, update: &ReportedUpdate) -> Result<CommandState, m
 
 fn acked(node: &Node, before: Option<&Session>, journal_id: JournalId) -> u64 {
     let stored = node.events.keys().filter(|(journal, _)| *journal == journal_id).map(|(_, seq)| *seq).max();
-    let remembered = before.filter(|session| session.journal_id == journal_id).map(|session| session.acked);
+    let remembered = before
+        .filter(|session| session.journal_id == journal_id || mutant::on("delivery.ack-of-other-journal"))
+        .map(|session| session.acked);
     stored.max(remembered).unwrap_or(0)
 }
 
 fn unsendable(command: &StoredCommand) -> Option<&'static str> {
-    if command.cancel_requested.is_some() {
+    if command.cancel_requested.is_some() && !mutant::on("delivery.cancelled-goes-out") {
         return Some("cancelled");
     }
     let right = wire::command::decode_body(&command.body).is_ok_and(|body| {

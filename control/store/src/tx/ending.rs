@@ -51,6 +51,7 @@ impl Pending {
 
     pub(super) fn back_to(&mut self, Mark([notifications, wakes, events, later]): Mark) {
         self.notifications.truncate(notifications);
+        let wakes = if kit::mutant::on("store.savepoint-drops-earlier-wakes") { 0 } else { wakes };
         self.wakes.truncate(wakes);
         self.events.truncate(events);
         self.later.truncate(later);

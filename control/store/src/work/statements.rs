@@ -66,15 +66,29 @@ pub(super) const EXTEND: Sql = sql(
     "UPDATE work SET claim_expires_at = compute_now() + $3::bigint * interval '1 millisecond'
      WHERE work_id = $1 AND claim = $2 AND state = 'running'",
 );
-pub(super) const COMPLETE: Sql = sql(
-    "work_complete",
-    "WITH done AS MATERIALIZED (
+macro_rules! complete {
+    ($name:literal, $same:literal) => {
+        sql(
+            $name,
+            concat!(
+                "WITH done AS MATERIALIZED (
        SELECT w.work_id FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS d (work_id, claim, version)
-       JOIN work w ON w.work_id = d.work_id AND w.claim = d.claim AND w.version = d.version AND w.state = 'running'
+       JOIN work w ON w.work_id = d.work_id AND ",
+                $same,
+                " AND w.state = 'running'
        ORDER BY w.key FOR UPDATE OF w
      )
-     DELETE FROM work w USING done d WHERE w.work_id = d.work_id RETURNING w.work_id",
-);
+     DELETE FROM work w USING done d WHERE w.work_id = d.work_id RETURNING w.work_id"
+            ),
+        )
+    };
+}
+pub(super) const COMPLETE: Sql = complete!("work_complete", "w.claim = d.claim AND w.version = d.version");
+/// What mutants put in its place.
+pub(super) const COMPLETE_OF_ANY_CLAIM: Sql =
+    complete!("work_complete_of_any_claim", "w.version = d.version");
+pub(super) const COMPLETE_OF_ANY_VERSION: Sql =
+    complete!("work_complete_of_any_version", "w.claim = d.claim");
 /// Without a delay the key was woken, so `run_at` is finite.
 pub(super) const AGAIN: Sql = sql(
     "work_again",
@@ -119,6 +133,8 @@ pub(crate) const STATEMENTS: &[Sql] = &[
     CLAIM,
     EXTEND,
     COMPLETE,
+    COMPLETE_OF_ANY_CLAIM,
+    COMPLETE_OF_ANY_VERSION,
     AGAIN,
     FAIL,
     OUTLOOK,

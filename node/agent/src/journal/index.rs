@@ -140,6 +140,9 @@ impl Journal {
             journal.bytes_used += bytes;
             journal.events.insert(event.seq, EventHead { class: event.class, bytes });
         }
+        if mutant::on("journal.sequence-reused") {
+            journal.last_seq = journal.acked_seq;
+        }
         journal
     }
 
@@ -250,6 +253,10 @@ impl Journal {
         if !std::mem::replace(acked, true) {
             self.writes.push(Write::ResultAcked(id));
         }
+        if mutant::on("journal.acked-is-forgotten") {
+            self.bytes_used -= self.entries.remove(&id).map_or(0, |head| head.bytes);
+            self.writes.push(Write::RemoveEntry(id));
+        }
         true
     }
 
@@ -319,7 +326,7 @@ impl Journal {
             self.bytes_used -= head.bytes;
         }
         self.writes.push(Write::EventsAcked(seq));
-        if seq > self.last_seq {
+        if seq > self.last_seq && !mutant::on("journal.older-copy-stays-below") {
             self.last_seq = seq;
             self.writes.push(Write::LastSeq(seq));
         }
@@ -336,7 +343,9 @@ impl Journal {
             ..Marks::default()
         };
         self.writes.push(Write::Spec(spec));
-        self.raise_marks(marks);
+        if !mutant::on("journal.spec-leaves-marks") {
+            self.raise_marks(marks);
+        }
     }
 
     /// Raises each mark that `seen` is above. True when one rose.

@@ -48,7 +48,10 @@ pub fn resolve(entry: Option<&Head>, incarnation: IncarnationId, boot_id: &str) 
         HeadStage::Running { .. } if ours => Answer::Standing(CommandState::Running),
         HeadStage::Accepted => Answer::Check,
         HeadStage::Running { boot_id: ran_in } => match policy(&entry.kind) {
-            Some(policy) if policy.self_terminating && **ran_in != *boot_id => {
+            Some(policy)
+                if policy.self_terminating
+                    && (**ran_in != *boot_id || mutant::on("journal.reboot-taken-for-granted")) =>
+            {
                 Answer::Settle(Settlement::Rebooted { previous_boot_id: ran_in.to_string() })
             }
             Some(policy) if policy.retry_safe || mutant::on("journal.left-running-runs-again") => {

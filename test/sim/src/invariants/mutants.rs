@@ -15,6 +15,8 @@ pub struct Mutant {
     /// The test that finds it, in the binary `it` of this crate.
     pub scenario: &'static str,
     pub caught_by: Invariant,
+    /// Chosen by somebody who had written no scenario and no invariant, and had read the code alone.
+    pub by_another: bool,
 }
 
 const fn mutant(
@@ -23,7 +25,16 @@ const fn mutant(
     scenario: &'static str,
     caught_by: Invariant,
 ) -> Mutant {
-    Mutant { name, what, scenario, caught_by }
+    Mutant { name, what, scenario, caught_by, by_another: false }
+}
+
+const fn another(
+    name: &'static str,
+    what: &'static str,
+    scenario: &'static str,
+    caught_by: Invariant,
+) -> Mutant {
+    Mutant { name, what, scenario, caught_by, by_another: true }
 }
 
 const LEASES: &str = "concurrency::leases::whoever_lost_a_lease_writes_nothing_under_it";
@@ -31,6 +42,9 @@ const QUEUE: &str = "concurrency::queue::no_wake_up_is_lost_and_no_key_is_worked
 const UNDONE: &str = "concurrency::transactions::what_is_undone_leaves_neither_a_change_nor_its_event";
 const RESERVATIONS: &str = "concurrency::reservations::reservations_under_eight_hands_stay_sound";
 const DELIVERY: &str = "delivery::both_delivery_stores_answer_any_history_alike";
+const HAND_OVER: &str = "concurrency::reservations::a_pool_that_changes_hands_is_booked_once";
+const FLEET: &str = "fleet::a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole";
+const FLEETS: &str = "fleet::every_named_scenario_ends_as_it_says";
 
 /// Of the control plane. Those of agents and gateways are the protocol simulator's.
 pub const MUTANTS: &[Mutant] = &[
@@ -105,5 +119,113 @@ pub const MUTANTS: &[Mutant] = &[
         "a node is told that an event is stored that it has not sent yet",
         DELIVERY,
         Invariant::StoresAgree,
+    ),
+    another(
+        "store.complete-ignores-claim",
+        "a worker whose claim lapsed completes a key that is another's by now",
+        QUEUE,
+        Invariant::EffectsOnce,
+    ),
+    another(
+        "store.complete-ignores-version",
+        "a key that was woken during its pass is complete",
+        QUEUE,
+        Invariant::EffectsOnce,
+    ),
+    another(
+        "store.lapsed-lease-renews",
+        "a lease that has run out is renewed while nobody else has taken it",
+        LEASES,
+        Invariant::OwnersAreFenced,
+    ),
+    another(
+        "store.relay-passes-a-hole",
+        "a relay begins behind events whose transaction is not over",
+        FLEET,
+        Invariant::EventsOnceInOrder,
+    ),
+    another(
+        "store.savepoint-drops-earlier-wakes",
+        "a handler that failed takes the wake-ups of those before it along",
+        FLEET,
+        Invariant::LoopsRest,
+    ),
+    another(
+        "store.rest-of-a-batch-is-dropped",
+        "of more events than fit a row, those that do not fill another are dropped",
+        RESERVATIONS,
+        Invariant::EventsWithTheirChange,
+    ),
+    another(
+        "capacity.owner-not-fenced",
+        "who places in a pool does not ask whether it is still his",
+        HAND_OVER,
+        Invariant::OwnersAreFenced,
+    ),
+    another(
+        "capacity.release-frees-another",
+        "what a node let go of frees what others have booked of its host",
+        RESERVATIONS,
+        Invariant::BooksAreSound,
+    ),
+    another(
+        "capacity.whole-node-counts-as-asked",
+        "a whole node counts against quotas for what was asked, and not for what it is",
+        RESERVATIONS,
+        Invariant::QuotasAreTheirRows,
+    ),
+    another(
+        "capacity.lost-node-frees",
+        "devices of a lost node are free before it said that it let go",
+        RESERVATIONS,
+        Invariant::AtomsHeldOnce,
+    ),
+    another(
+        "fleet.generation-not-raised",
+        "a spec with other bytes keeps its generation",
+        FLEET,
+        Invariant::SignedBytesStay,
+    ),
+    another(
+        "fleet.restored-specs-stay",
+        "specs of before a restore are not signed again under its epoch",
+        FLEETS,
+        Invariant::SpecsSayTheRows,
+    ),
+    another(
+        "fleet.last-event-of-a-batch-is-dropped",
+        "of the events of several sessions the last one is acknowledged and not stored",
+        DELIVERY,
+        Invariant::StoresAgree,
+    ),
+    another(
+        "fleet.acks-outlive-their-journal",
+        "what is acknowledged of one journal is taken to be so of the next",
+        DELIVERY,
+        Invariant::StoresAgree,
+    ),
+    another(
+        "fleet.revoked-certificate-opens",
+        "a certificate that was revoked opens a session",
+        DELIVERY,
+        Invariant::StoresAgree,
+    ),
+    another(
+        "fleet.lapsed-gateway-writes",
+        "a gateway writes after its lease",
+        DELIVERY,
+        Invariant::StoresAgree,
+    ),
+    another(
+        "kernel.key-claimed-twice",
+        "two creates at once under one idempotency key make two",
+        RESERVATIONS,
+        Invariant::KeysMakeOneThing,
+    ),
+    another(
+        "kernel.surplus-is-forgotten",
+        "woken keys that there is no room for are forgotten",
+        FLEET,
+        Invariant::LoopsRest,
     ),
 ];

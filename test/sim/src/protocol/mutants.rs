@@ -12,10 +12,16 @@ pub struct Mutant {
     pub broken: &'static str,
     /// Whichever of these finds it first. Several may: what follows from a fault is often found before the fault itself.
     pub caught_by: &'static [Invariant],
+    /// Chosen by somebody who had written no scenario and no invariant, and had read the code alone.
+    pub by_another: bool,
 }
 
 const fn mutant(name: &'static str, broken: &'static str, caught_by: &'static [Invariant]) -> Mutant {
-    Mutant { name, broken, caught_by }
+    Mutant { name, broken, caught_by, by_another: false }
+}
+
+const fn another(name: &'static str, broken: &'static str, caught_by: &'static [Invariant]) -> Mutant {
+    Mutant { name, broken, caught_by, by_another: true }
 }
 
 pub const MUTANTS: &[Mutant] = &[
@@ -134,6 +140,137 @@ pub const MUTANTS: &[Mutant] = &[
         "delivery.claimed-again",
         "a command that is handed out is not marked as sent",
         &[I::AckedIsKept, I::Rests, I::Settles],
+    ),
+    another("agent.deadline-by-own-clock", "a deadline is judged by the machine's own clock", &[I::InTime]),
+    another(
+        "agent.queued-past-deadline",
+        "a command whose deadline passed while it waited for a worker runs all the same",
+        &[I::InTime],
+    ),
+    another(
+        "agent.begun-said-undone",
+        "a command that an earlier process had begun is reported as cancelled before it began",
+        &[I::EffectOnce],
+    ),
+    another(
+        "agent.command-epoch-not-marked",
+        "a command of a newer epoch raises no mark",
+        &[I::NothingGoesBack],
+    ),
+    another(
+        "agent.waiting-is-overtaken",
+        "a later command of a resource overtakes one that waits for more than that resource",
+        &[I::Exclusive],
+    ),
+    another(
+        "agent.worker-key-as-of-the-command",
+        "the key that signed a command is looked at as of the time that the command names",
+        &[I::SignedOnly],
+    ),
+    another("agent.spec-of-same-generation", "a spec of the generation that is held is taken", &[I::Rests]),
+    another(
+        "agent.binding-of-any-nonce",
+        "a node without a mark takes a spec that is bound to another Hello",
+        &[I::FreshIsBound],
+    ),
+    another(
+        "agent.binding-of-any-spec",
+        "a node without a mark takes any spec beside a binding of its Hello",
+        &[I::FreshIsBound],
+    ),
+    another("agent.marks-not-mirrored", "marks are in the journal and nowhere else", &[I::NothingGoesBack]),
+    another(
+        "agent.time-mark-as-stated",
+        "a gateway's time outlives the session however far ahead it is",
+        &[I::Settles],
+    ),
+    another(
+        "agent.events-not-sent-again",
+        "events that were sent on an earlier connection are not sent again",
+        &[I::Credits, I::Settles],
+    ),
+    another(
+        "agent.results-meanwhile-unsent",
+        "a result that came between Hello and Welcome is not sent",
+        &[I::Credits, I::Settles],
+    ),
+    another(
+        "agent.observed-unsettled",
+        "a generation counts as observed before every section has settled",
+        &[I::Explained],
+    ),
+    another(
+        "agent.old-roots-stay",
+        "the keys of a newer trust bundle are stored and not used",
+        &[I::SignedOnly, I::Settles],
+    ),
+    another(
+        "journal.sequence-reused",
+        "a process that starts numbers its events from the last acknowledged one",
+        &[I::AckedIsKept, I::Settles],
+    ),
+    another(
+        "journal.older-copy-stays-below",
+        "an acknowledgement past the last event does not lift the numbers of the next ones",
+        &[I::AckedIsKept, I::Credits],
+    ),
+    another(
+        "journal.spec-leaves-marks",
+        "a spec that is taken raises no mark",
+        &[I::NothingGoesBack, I::Settles],
+    ),
+    another(
+        "journal.acked-is-forgotten",
+        "a result that is acknowledged is forgotten at once",
+        &[I::EffectOnce],
+    ),
+    another(
+        "journal.reboot-taken-for-granted",
+        "a reboot that was asked for counts as done once the daemon has started again",
+        &[I::EffectOnce],
+    ),
+    another(
+        "gateway.updates-dropped-on-outage",
+        "what nodes say of commands is dropped when the database does not answer",
+        &[I::Credits, I::Settles],
+    ),
+    another("gateway.revoked-stays", "the session of a node that was revoked goes on", &[I::Fenced]),
+    another(
+        "gateway.lease-from-its-answer",
+        "a gateway counts its lease from the answer and not from the question",
+        &[I::Fenced],
+    ),
+    another("gateway.credits-unspent", "what was sent and not yet reported takes no credit", &[I::Credits]),
+    another("delivery.lapsed-lease-renews", "a lease is renewed after it has run out", &[I::Fenced]),
+    another(
+        "delivery.reconnect-keeps-epoch",
+        "a node that comes back to the same gateway keeps its session's epoch",
+        &[I::NothingGoesBack, I::Fenced],
+    ),
+    another(
+        "delivery.ack-of-other-journal",
+        "what is acknowledged of one journal is taken to be so of the next",
+        &[I::AckedIsKept],
+    ),
+    another(
+        "delivery.hello-observed-as-told",
+        "an observed generation of a Hello is stored as the node tells it",
+        &[I::NothingGoesBack],
+    ),
+    another(
+        "delivery.busy-stays-sent",
+        "a command that a node has no room for stays marked as sent",
+        &[I::Settles],
+    ),
+    another(
+        "delivery.unconfirmed-restore-sends",
+        "a restored database sends before anybody has confirmed it",
+        &[I::NothingGoesBack],
+    ),
+    another(
+        "delivery.cancelled-goes-out",
+        "a command that was cancelled before it was sent is sent",
+        &[I::Settles],
     ),
 ];
 

@@ -27,6 +27,7 @@ async fn a_fleet_in_which_nothing_fails_is_never_called_unreachable_and_ends_the
 
 #[tokio::test]
 async fn a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole() {
+    crate::mutants::choose();
     let config = Config { chaos: Chaos::Heavy, ..Config::new(8, 2, 5 * MINUTE, 12) };
     let outcome = outcome(&config).await;
     assert!(outcome.faults.values().sum::<u64>() > 20, "there were faults: {outcome}");
@@ -37,6 +38,7 @@ const FEW: &str = "\nnodes 6\n";
 
 #[tokio::test]
 async fn every_named_scenario_ends_as_it_says() {
+    crate::mutants::choose();
     for (name, text) in SCENARIOS {
         let config = parse(&format!("{text}{FEW}")).and_then(Config::checked);
         let config = config.unwrap_or_else(|why| panic!("{name}: {why}"));

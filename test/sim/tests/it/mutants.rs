@@ -51,7 +51,8 @@ async fn survives(mutant: &Mutant, database: &str, seed: &str) -> Option<String>
     let ended = ended.expect("it starts");
     let said = [ended.stdout, ended.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    let named = said.contains(&format!("\nI{:02} ", mutant.caught_by.number()));
+    let called = format!("I{:02} ", mutant.caught_by.number());
+    let named = said.lines().any(|line| line.trim_start().starts_with(&called));
     if !ended.status.success() && named {
         eprintln!("{} is caught by {}", mutant.name, mutant.caught_by);
         return None;
