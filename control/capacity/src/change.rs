@@ -148,11 +148,11 @@ impl Capacity {
             (std::time::SystemTime::from(end), subject.expires_at.map(std::time::SystemTime::from));
         call.tx(self.store(), RESERVATION_EXTEND, |tx| {
             Box::pin(async move {
-                if tx.execute(&sql::RESERVATION_EXTEND, &[&subject.id.uuid(), &to, &from]).await? == 0 {
-                    return Ok(false);
-                }
+                let moved = tx.query_opt(&sql::RESERVATION_EXTEND, &[&subject.id.uuid(), &to, &from]).await?;
+                let Some(row) = moved else { return Ok(false) };
+                // As it is now: since it was read it may have been placed, bound or taken off its node.
                 let data = json!({
-                    "state": reserved.state.name(), "expiresAt": end.to_string(),
+                    "state": row.get::<_, &str>("state"), "expiresAt": end.to_string(),
                     "previousExpiresAt": subject.expires_at.map(|end| end.to_string()),
                 });
                 self.tell(tx, EventKind::ReservationExtended, subject.id, subject.tenant_id, data).await?;

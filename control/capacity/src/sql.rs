@@ -74,7 +74,8 @@ pub const RESERVATION_END: Sql = sql(
 pub const RESERVATION_EXTEND: Sql = sql(
     "reservation_extend",
     "UPDATE reservations SET expires_at = $2, updated_at = compute_now()
-     WHERE reservation_id = $1 AND expires_at IS NOT DISTINCT FROM $3 AND state IN ('scheduling', 'placed', 'active')",
+     WHERE reservation_id = $1 AND expires_at IS NOT DISTINCT FROM $3 AND state IN ('scheduling', 'placed', 'active')
+     RETURNING state",
 );
 pub const RESERVATIONS_EXPIRING: Sql = sql(
     "reservations_expiring",

@@ -40,6 +40,8 @@ struct Job {
     keys: BTreeSet<String>,
     not_after: Timestamp,
     phase: Phase,
+    /// An earlier process had begun it, and may have acted.
+    begun_before: bool,
 }
 
 enum Phase {
@@ -193,7 +195,8 @@ impl Dispatcher {
         let not_after =
             Timestamp::from_micros(i64::try_from(body.not_after_ms).unwrap_or(i64::MAX).saturating_mul(1000));
         let keys = body.resource_keys.into_iter().collect();
-        self.jobs.insert(id, Job { kind, keys, not_after, phase: Phase::Queued(payload) });
+        let begun_before = cx.journal.entry(id).is_some_and(Head::is_running);
+        self.jobs.insert(id, Job { kind, keys, not_after, phase: Phase::Queued(payload), begun_before });
         let state = self.lanes.entry(lane).or_default();
         state.admitted += 1;
         state.queue.push_back(id);
@@ -271,14 +274,20 @@ impl Dispatcher {
     /// A worker is done.
     pub fn finished(&mut self, id: CommandId, outcome: Outcome, cx: &mut Cx<'_>) {
         let Some(job) = self.jobs.get(&id).filter(|job| matches!(job.phase, Phase::Running)) else { return };
-        let kind = job.kind;
+        let (kind, begun_before) = (job.kind, job.begun_before);
         let outcome = match outcome {
             // It holds its credit and its locks until this process is gone.
             Outcome::Ending if kind.policy().self_terminating => return,
             Outcome::Ending => Outcome::failed("internal", "the command ended without an outcome"),
             other => other,
         };
-        let update = update::outcome(id, outcome, cx.boot_id);
+        let update = match outcome {
+            // This process did nothing; what the one before it had done is not known.
+            Outcome::Cancelled if begun_before => {
+                rules::settled_update(id, kind.name(), &rules::Settlement::Interrupted, cx.boot_id)
+            }
+            outcome => update::outcome(id, outcome, cx.boot_id),
+        };
         self.release(id);
         settle(cx, id, kind.name(), update);
     }
