@@ -32,6 +32,7 @@ mod nodes;
 mod plane;
 mod steps;
 mod store;
+mod told;
 mod transcript;
 mod treason;
 mod watch;

@@ -200,9 +200,7 @@ impl Dispatcher {
                     taken = work::take(tx, queue, &mut floor, wakes, acts).await?;
                     // Of keys that were woken together there may be more than there is room for.
                     let surplus = taken.keys.split_off(taken.keys.len().min(wakes as usize));
-                    if !kit::mutant::on("kernel.surplus-is-forgotten") {
-                        work::put_back(tx, queue, surplus);
-                    }
+                    work::put_back(tx, queue, surplus);
                     claimed.extend(work::start(tx, queue, &taken.keys, holder, CLAIM_FOR).await?);
                 }
                 if later {

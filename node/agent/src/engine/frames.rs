@@ -138,9 +138,7 @@ impl Engine {
             self.journal.events_acked(welcome.acked_event_seq);
             self.session.events_acked(welcome.acked_event_seq);
         }
-        let meanwhile = !mutant::on("agent.results-meanwhile-unsent");
-        let late: Vec<_> =
-            self.journal.unacked_results().filter(|id| meanwhile && !greeted.contains(id)).collect();
+        let late: Vec<_> = self.journal.unacked_results().filter(|id| !greeted.contains(id)).collect();
         for id in late {
             self.send(Outgoing::Result(id));
         }

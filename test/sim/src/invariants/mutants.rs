@@ -44,7 +44,7 @@ const RESERVATIONS: &str = "concurrency::reservations::reservations_under_eight_
 const DELIVERY: &str = "delivery::both_delivery_stores_answer_any_history_alike";
 const HAND_OVER: &str = "concurrency::reservations::a_pool_that_changes_hands_is_booked_once";
 const FLEET: &str = "fleet::a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole";
-const FLEETS: &str = "fleet::every_named_scenario_ends_as_it_says";
+const RESTORES: &str = "fleet::the_scenario_of_a_restored_database_ends_as_it_says";
 
 /// Of the control plane. Those of agents and gateways are the protocol simulator's.
 pub const MUTANTS: &[Mutant] = &[
@@ -124,7 +124,7 @@ pub const MUTANTS: &[Mutant] = &[
         "store.complete-ignores-claim",
         "a worker whose claim lapsed completes a key that is another's by now",
         QUEUE,
-        Invariant::EffectsOnce,
+        Invariant::OwnersAreFenced,
     ),
     another(
         "store.complete-ignores-version",
@@ -141,19 +141,19 @@ pub const MUTANTS: &[Mutant] = &[
     another(
         "store.relay-passes-a-hole",
         "a relay begins behind events whose transaction is not over",
-        FLEET,
+        UNDONE,
         Invariant::EventsOnceInOrder,
     ),
     another(
         "store.savepoint-drops-earlier-wakes",
         "a handler that failed takes the wake-ups of those before it along",
-        FLEET,
-        Invariant::LoopsRest,
+        UNDONE,
+        Invariant::EffectsOnce,
     ),
     another(
         "store.rest-of-a-batch-is-dropped",
         "of more events than fit a row, those that do not fill another are dropped",
-        RESERVATIONS,
+        UNDONE,
         Invariant::EventsWithTheirChange,
     ),
     another(
@@ -178,18 +178,18 @@ pub const MUTANTS: &[Mutant] = &[
         "capacity.lost-node-frees",
         "devices of a lost node are free before it said that it let go",
         RESERVATIONS,
-        Invariant::AtomsHeldOnce,
+        Invariant::NodesHoldWhatRowsSay,
     ),
     another(
         "fleet.generation-not-raised",
         "a spec with other bytes keeps its generation",
         FLEET,
-        Invariant::SignedBytesStay,
+        Invariant::BoundOrSaysWhy,
     ),
     another(
         "fleet.restored-specs-stay",
         "specs of before a restore are not signed again under its epoch",
-        FLEETS,
+        RESTORES,
         Invariant::SpecsSayTheRows,
     ),
     another(
@@ -221,11 +221,5 @@ pub const MUTANTS: &[Mutant] = &[
         "two creates at once under one idempotency key make two",
         RESERVATIONS,
         Invariant::KeysMakeOneThing,
-    ),
-    another(
-        "kernel.surplus-is-forgotten",
-        "woken keys that there is no room for are forgotten",
-        FLEET,
-        Invariant::LoopsRest,
     ),
 ];

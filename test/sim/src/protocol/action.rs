@@ -30,6 +30,11 @@ pub enum Action {
         hold: Hold,
         number: u64,
     },
+    /// A node's certificate is revoked, and counts again after that long.
+    Certificate {
+        node: usize,
+        lasts: u64,
+    },
     Trust,
     /// The database was restored: its epoch is higher, and what had been signed after the backup is history that never was.
     Restore,
@@ -105,6 +110,11 @@ pub enum Action {
         calls: u32,
         done: bool,
     },
+    /// The answers of the next renewals come late.
+    LateRenewal {
+        calls: u32,
+        by: u64,
+    },
     /// No worker answers.
     Workers {
         lasts: u64,
@@ -139,6 +149,7 @@ impl Action {
             Action::Command { .. } => "command",
             Action::Cancel { .. } => "cancel",
             Action::Spec { .. } => "spec",
+            Action::Certificate { .. } => "certificate",
             Action::Trust => "trust",
             Action::Restore => "restore",
             Action::Crash { .. } => "crash",
@@ -156,6 +167,7 @@ impl Action {
             Action::Suspend { .. } => "suspend",
             Action::Drain { .. } => "drain",
             Action::Database { .. } => "database",
+            Action::LateRenewal { .. } => "late-renewal",
             Action::Workers { .. } => "workers",
             Action::HostileGateway { .. } => "hostile-gateway",
             Action::HostileNode { .. } => "hostile-node",
@@ -185,6 +197,8 @@ impl fmt::Display for Action {
             Action::DiskFull { node, writes } => write!(f, " node={node} writes={writes}"),
             Action::Clock { node, by } => write!(f, " node={node} by={by}"),
             Action::GatewayClock { gateway, by } => write!(f, " gateway={gateway} by={by}"),
+            Action::Certificate { node, lasts } => write!(f, " node={node} lasts={lasts}"),
+            Action::LateRenewal { calls, by } => write!(f, " calls={calls} by={by}"),
             Action::Slow { node, lasts } => write!(f, " node={node} lasts={lasts}"),
             Action::Partition { node, gateway, way, lasts } => {
                 write!(f, " node={node} gateway={gateway} way={} lasts={lasts}", way.name())
@@ -265,6 +279,8 @@ pub fn parse(line: &str) -> Result<Action, String> {
             hold: w.word("hold", Hold::parse)?,
             number: w.number("number")?,
         },
+        "certificate" => Action::Certificate { node: w.number("node")?, lasts: w.number("lasts")? },
+        "late-renewal" => Action::LateRenewal { calls: w.number("calls")?, by: w.number("by")? },
         "trust" => Action::Trust,
         "restore" => Action::Restore,
         "crash" => Action::Crash {

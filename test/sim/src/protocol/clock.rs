@@ -77,6 +77,10 @@ impl SimClock {
         self.lost.fetch_add(micros, Ordering::Relaxed);
     }
 
+    pub fn has_stood_still(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) > 0
+    }
+
     /// When this moment of its own is.
     pub fn world_time(&self, own: Micros) -> Micros {
         own.saturating_add(self.lost.load(Ordering::Relaxed))

@@ -25,6 +25,7 @@ pub enum For {
     Worker,
     Hostile,
     Restore,
+    Busy,
 }
 
 #[derive(Debug, Clone, Copy)]

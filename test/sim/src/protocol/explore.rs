@@ -49,6 +49,11 @@ pub fn scenario(seed: u64) -> Scenario {
         lines.push((dice.below(lasts), Action::Trust));
     }
     if dice.below(4) == 0 {
+        let node = 1 + dice.below(nodes as u64) as usize;
+        let lasts = dice.of(&[5_000, 40_000, 90_000]);
+        lines.push((dice.below(60_000), Action::Certificate { node, lasts }));
+    }
+    if dice.below(4) == 0 {
         lines.push((dice.below(lasts), Action::Restore));
     }
     for _ in 0..faults {
@@ -67,7 +72,7 @@ fn command(dice: &mut Dice, id: u64, nodes: usize) -> Action {
         kind: dice.of(&KINDS).to_owned(),
         ttl: dice.of(&[20, 60, 120, 300]),
         needs: if dice.below(6) == 0 { 1 + dice.below(2) } else { 0 },
-        key: if dice.below(2) == 0 { 1 + dice.below(2) } else { 0 },
+        key: if dice.below(2) == 0 { dice.of(&[1, 1, 2, 3]) } else { 0 },
     }
 }
 
@@ -103,7 +108,10 @@ fn fault(dice: &mut Dice, nodes: usize, gateways: usize) -> Action {
         52 => Action::Pause { gateway, lasts: dice.of(&[2_000, 9_000, 14_000, 40_000]) },
         53..54 => Action::Drain { gateway },
         54..60 => Action::Database { calls: dice.of(&[1, 1, 2, 5]), done: dice.below(2) == 0 },
-        60..61 => Action::Workers { lasts: dice.between(1_000, 60_000) },
+        60 if dice.below(2) == 0 => {
+            Action::LateRenewal { calls: dice.of(&[1, 3, 6]), by: dice.of(&[500, 4_000, 8_000]) }
+        }
+        60 => Action::Workers { lasts: dice.between(1_000, 60_000) },
         61 => Action::NodeRelease { node, release: dice.of(Release::ALL) },
         62 if dice.below(2) == 0 => Action::GatewayRelease { gateway, release: dice.of(Release::ALL) },
         62..84 => Action::HostileGateway { node, does: dice.of(Treason::ALL) },

@@ -1,6 +1,9 @@
 //! Carries out the lines of a scenario.
 
+use bytes::Bytes;
 use model::AllocationId;
+use model::lifecycle::CommandState;
+use pki::Purpose;
 
 use super::action::{Action, How, Release, Way};
 use super::clock::{MILLI, Micros, SECOND};
@@ -8,7 +11,7 @@ use super::draw::For;
 use super::invariants::Invariant;
 use super::network::Packet;
 use super::nodes::Trap;
-use super::plane::keys;
+use super::plane::{Signer, keys, node_id};
 use super::world::{Heal, World};
 
 /// How often a worker looks for specs of an epoch that is over.
@@ -29,13 +32,22 @@ impl World {
                 }
             }
             Action::Cancel { id } => {
-                self.delivery.request_cancel(agent::testing::command_id((*id).into()), "asked");
+                let id = agent::testing::command_id((*id).into());
+                if self.delivery.command_fate(id).is_some_and(|fate| fate.state == CommandState::Pending) {
+                    self.told.calls_off(id);
+                }
+                self.delivery.request_cancel(id, "asked");
                 self.poke_soon();
             }
             Action::Spec { node: n, hold, number } => {
                 if let Some(n) = node(*n) {
                     let (generation, spec) = self.plane.next_spec(n, *hold, *number);
                     self.store_spec(n, generation, &spec.bytes);
+                }
+            }
+            Action::Certificate { node: n, lasts } => {
+                if let Some(n) = node(*n) {
+                    self.revoke(n, lasts * MILLI);
                 }
             }
             Action::Trust => self.new_trust(),
@@ -145,6 +157,7 @@ impl World {
                 }
             }
             Action::Database { calls, done } => self.store.fail(*calls, *done),
+            Action::LateRenewal { calls, by } => self.store.delay(*calls, by * MILLI),
             Action::Workers { lasts } => self.workers_until = self.now + lasts * MILLI,
             Action::HostileGateway { node: n, does } => {
                 if let Some(n) = node(*n) {
@@ -247,6 +260,7 @@ impl World {
         self.plane.trust_version += 1;
         let mut bundle = keys().deployment.trust();
         bundle.version = self.plane.trust_version;
+        bundle.command_roots.push(keys().next_root.verifying_key().clone());
         bundle.deployment_epoch = self.plane.epoch;
         let signed = bundle.sign(&keys().deployment.join_signing).encode();
         self.delivery.put_trust_bundle(self.plane.trust_version, signed);
@@ -259,8 +273,47 @@ impl World {
         self.plane.epoch += 1;
         self.delivery.set_deployment_epoch(self.plane.epoch);
         self.hit("restore");
+        // Until somebody has confirmed it, the database only observes.
+        self.delivery.set_observe_only(true);
+        self.store.observe(true);
+        let confirmed = self.draw.between(For::Restore, 1, self.plane.epoch, 200 * MILLI, 8 * SECOND);
+        self.heal_at(self.now + confirmed, Heal::Confirm);
         let wait = self.draw.between(For::Restore, 0, self.plane.epoch, SECOND, SIGN_AGAIN_PERIOD);
         self.sign_again_at.get_or_insert(self.now + wait);
+    }
+
+    /// Somebody stands by the restored database.
+    pub fn confirm(&mut self) {
+        self.delivery.set_observe_only(false);
+        self.store.observe(false);
+        self.poke_soon();
+    }
+
+    /// A node's certificate does not count for so long; then it is let in again.
+    fn revoke(&mut self, n: usize, lasts: Micros) {
+        let serial = keys().identities[n].serial.to_string();
+        self.delivery.revoke_certificate(&serial);
+        self.told.revoke(n, Some(self.now));
+        self.hit("certificate-revoked");
+        self.poke_soon();
+        self.heal_at(self.now + lasts, Heal::Reinstate { node: n });
+    }
+
+    pub fn reinstate(&mut self, n: usize) {
+        self.delivery.add_node(node_id(n), &keys().identities[n].serial.to_string());
+        self.told.revoke(n, None);
+    }
+
+    /// Whose signature a node believes: the newer root's as soon as its trust bundle names it.
+    pub fn signer_of(&self, n: usize) -> Signer {
+        match self.nodes[n].kept.trust.command_roots.len() {
+            0 | 1 => Signer::First,
+            _ => Signer::Next,
+        }
+    }
+
+    pub fn sign_for(&self, n: usize, purpose: Purpose, body: &[u8]) -> Bytes {
+        keys().sign_by(self.signer_of(n), purpose, body)
     }
 
     /// The control plane's pass after a restore: every spec that was signed before it is signed anew, as the next generation of
@@ -284,8 +337,11 @@ impl World {
     pub fn heal(&mut self) {
         self.transcript.tell(self.now, "HEAL", 0, String::new);
         for heal in std::mem::take(&mut self.heals).into_values() {
-            if let Heal::Restart { gateway } = heal {
-                self.kill_gateway(gateway);
+            match heal {
+                Heal::Restart { gateway } => self.kill_gateway(gateway),
+                Heal::Reinstate { node } => self.reinstate(node),
+                Heal::Confirm => self.confirm(),
+                Heal::Unblock { .. } => {}
             }
         }
         self.net.unblock_all();

@@ -11,6 +11,7 @@ use futures::{FutureExt, Stream};
 use gateway::GatewayConfig;
 use gateway::drive::{Beats, Driven, DrivenParts, DrivenSession, DrivenWakes, Due, Refused};
 use gateway::session::Peer;
+use kernel::ports::delivery::GatewayLease;
 use kit::{Clock, Wake};
 use model::GatewayId;
 use tonic::Status;
@@ -29,6 +30,8 @@ pub struct Gateway {
     pub running: Option<Running>,
     /// Stopped by its host, with everything open, until then.
     pub paused_until: Option<Micros>,
+    /// When it was last stopped no more.
+    pub resumed_at: Micros,
     pub starts_at: Option<Micros>,
     /// Processes so far.
     pub processes: u64,
@@ -153,6 +156,7 @@ impl Gateway {
             release: Release::Current,
             running: None,
             paused_until: None,
+            resumed_at: 0,
             starts_at: Some(0),
             processes: 0,
             id: None,
@@ -233,6 +237,10 @@ impl Running {
 
     pub fn is_over(&self) -> bool {
         self.driven.is_over()
+    }
+
+    pub fn lease(&self) -> GatewayLease {
+        self.driven.lease()
     }
 
     pub fn poke(&self) {

@@ -34,6 +34,8 @@ pub struct Hostile {
     /// Connections whose Hello must not be answered by a Welcome, and what it said.
     unwelcome: BTreeMap<u64, &'static str>,
     specs_sent: BTreeMap<u64, u64>,
+    /// The next Welcome acknowledges what was never sent.
+    pub(super) high_ack: [bool; NODES_MAX],
     lied: [bool; NODES_MAX],
     misled: [bool; NODES_MAX],
 }
@@ -43,6 +45,7 @@ pub struct Hostile {
 pub(super) enum Twist {
     OtherNode,
     HighGeneration,
+    HighObserved,
     HighEpoch,
     OldVersion,
     NewVersion,
@@ -63,6 +66,7 @@ impl Hostile {
         self.swaps = Default::default();
         self.swapped = Default::default();
         self.stale = Default::default();
+        self.high_ack = Default::default();
         self.twice = Default::default();
     }
 
@@ -122,7 +126,8 @@ impl Hostile {
         if let Some(Down::DesiredState(desired)) = &mut frame.frame
             && let Some(stale) = self.stale[n].take()
         {
-            *desired = stale;
+            // A binding, if there is one, stays beside it.
+            *desired = DesiredState { fresh: desired.fresh.take(), ..stale };
             self.misled[n] = true;
             count(hits, "stale-spec");
         }
@@ -147,7 +152,11 @@ impl Hostile {
                     welcome.protocol = 0;
                     count(hits, "old-gateway");
                 }
-                Twist::OtherNode | Twist::HighGeneration | Twist::HighEpoch | Twist::NewVersion => {}
+                Twist::OtherNode
+                | Twist::HighGeneration
+                | Twist::HighObserved
+                | Twist::HighEpoch
+                | Twist::NewVersion => {}
             }
         }
         Some(frame)
@@ -198,6 +207,16 @@ pub fn unless_borne_out(frame: &mut GatewayFrame, skew: i64, now: Micros) {
     }
 }
 
+/// How far above the last event a Welcome acknowledges. Only where no event waits, which would be forgotten: against that a node
+/// has nothing.
+const ACKED_TOO_FAR: u64 = 7;
+
+pub fn acknowledge_too_far(frame: &mut GatewayFrame) -> bool {
+    let Some(Down::Welcome(welcome)) = &mut frame.frame else { return false };
+    welcome.acked_event_seq += ACKED_TOO_FAR;
+    true
+}
+
 /// The fault it is counted as, and why a gateway must refuse it, if it must.
 fn twist_hello(
     twist: Twist,
@@ -213,6 +232,10 @@ fn twist_hello(
         Twist::HighGeneration => {
             hello.applied_generation = 1 << 40;
             Some(("high-generation", "that holds a generation nobody made"))
+        }
+        Twist::HighObserved => {
+            hello.observed_generation = 1 << 40;
+            Some(("high-observed", ""))
         }
         Twist::HighEpoch => {
             hello.deployment_epoch = 1 << 40;

@@ -57,8 +57,8 @@ invariants! {
         "What a gateway acknowledges is stored, and is what the node had said.",
         "Every Ack and every Welcome is compared with the store, event by event and result by result.";
     8 Fenced "fenced":
-        "A gateway past its lease, and a session that another one has taken over, change nothing.",
-        "The store's digest before and after each such write.";
+        "A gateway past its lease says and changes nothing, nor does a session that another one has taken over or whose certificate was revoked.",
+        "The store's digest before and after each such write, and every frame a gateway sends.";
     9 Explained "explained":
         "Every hold is explained by a spec that was signed; one that no entry lists is kept and reported.",
         "Each hold that appears or goes is looked up in the spec of that pass; at rest the conditions are compared with the machine.";
@@ -78,8 +78,8 @@ invariants! {
         "When faults have stopped, every command settles and every node converges to its newest generation, within a bound.",
         "The world runs on without faults until it rests, or until the bound has passed.";
     15 Credits "credits":
-        "At rest every lane has all its credits, and no result and no event waits.",
-        "What nodes say of themselves at rest.";
+        "At rest every lane has all its credits, and no result and no event waits; while nothing fails, no node is sent more than it has credits for.",
+        "What nodes say of themselves at rest, and their answers before the first fault.";
     16 Rests "rests":
         "When the world rests, every loop rests.",
         "Frames, commits and calls of the store are counted for two minutes at rest, and steps at every single moment.";
@@ -89,6 +89,18 @@ invariants! {
     18 NoPanic "no-panic":
         "Nothing that arrives makes a core panic.",
         "A run that panics is a broken run.";
+    19 AsTold "as-told":
+        "What a command is said to have come to is what happened, and what a node has observed is what has settled there.",
+        "A result that a journal holds is compared with the machine's log, an observed generation with the last pass that settled.";
+    20 InOrder "in-order":
+        "Of two commands of a lane that want one resource, the one accepted first begins first.",
+        "Whenever one begins, those that were accepted before it and wait are looked at.";
+    21 CalledOff "called-off":
+        "A command that was cancelled before it was sent is not sent.",
+        "Every command a gateway sends is looked up among those.";
+    22 ConfirmedFirst "confirmed-first":
+        "A restored database sends nothing before somebody has confirmed it.",
+        "What the store gives a gateway to send is counted until then.";
 }
 
 /// How long after the last fault a node may take to its newest generation: the longest backoff and the longest backstop, some times.

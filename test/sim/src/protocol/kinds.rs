@@ -38,7 +38,7 @@ pub const KINDS: &[(&str, &[&str])] = &[
             "gateway-dies-spec",
         ],
     ),
-    ("the control plane", &["database", "workers", "restore"]),
+    ("the control plane", &["database", "late-renewal", "workers", "restore", "certificate-revoked"]),
     (
         "versions",
         &["node-release", "gateway-release", "old-agent", "new-agent", "old-gateway", "new-gateway"],
@@ -58,6 +58,7 @@ pub const KINDS: &[(&str, &[&str])] = &[
             "stale-spec",
             "forge-ack",
             "old-ack",
+            "high-ack",
             "forge-cancel",
             "past-welcome",
             "future-welcome",
@@ -71,6 +72,7 @@ pub const KINDS: &[(&str, &[&str])] = &[
         &[
             "other-node",
             "high-generation",
+            "high-observed",
             "high-epoch",
             "foreign-result",
             "regress",

@@ -97,7 +97,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant(
         "journal.begun-is-forgotten",
         "a command that an earlier process had begun counts as not begun while it waits to run again",
-        &[I::EffectOnce],
+        &[I::EffectOnce, I::AsTold],
     ),
     mutant("disk.skip-fsync", "a commit returns before it is synced", &[I::DurableFirst]),
     mutant(
@@ -141,7 +141,11 @@ pub const MUTANTS: &[Mutant] = &[
         "a command that is handed out is not marked as sent",
         &[I::AckedIsKept, I::Rests, I::Settles],
     ),
-    another("agent.deadline-by-own-clock", "a deadline is judged by the machine's own clock", &[I::InTime]),
+    another(
+        "agent.deadline-by-own-clock",
+        "a deadline is judged by the machine's own clock",
+        &[I::InTime, I::Credits, I::Settles],
+    ),
     another(
         "agent.queued-past-deadline",
         "a command whose deadline passed while it waited for a worker runs all the same",
@@ -150,7 +154,7 @@ pub const MUTANTS: &[Mutant] = &[
     another(
         "agent.begun-said-undone",
         "a command that an earlier process had begun is reported as cancelled before it began",
-        &[I::EffectOnce],
+        &[I::AsTold],
     ),
     another(
         "agent.command-epoch-not-marked",
@@ -160,14 +164,18 @@ pub const MUTANTS: &[Mutant] = &[
     another(
         "agent.waiting-is-overtaken",
         "a later command of a resource overtakes one that waits for more than that resource",
-        &[I::Exclusive],
+        &[I::InOrder],
     ),
     another(
         "agent.worker-key-as-of-the-command",
         "the key that signed a command is looked at as of the time that the command names",
         &[I::SignedOnly],
     ),
-    another("agent.spec-of-same-generation", "a spec of the generation that is held is taken", &[I::Rests]),
+    another(
+        "agent.spec-of-same-generation",
+        "a spec of the generation that is held is taken",
+        &[I::NothingGoesBack],
+    ),
     another(
         "agent.binding-of-any-nonce",
         "a node without a mark takes a spec that is bound to another Hello",
@@ -178,7 +186,11 @@ pub const MUTANTS: &[Mutant] = &[
         "a node without a mark takes any spec beside a binding of its Hello",
         &[I::FreshIsBound],
     ),
-    another("agent.marks-not-mirrored", "marks are in the journal and nowhere else", &[I::NothingGoesBack]),
+    another(
+        "agent.marks-not-mirrored",
+        "marks are in the journal and nowhere else",
+        &[I::DurableFirst, I::NothingGoesBack],
+    ),
     another(
         "agent.time-mark-as-stated",
         "a gateway's time outlives the session however far ahead it is",
@@ -187,47 +199,42 @@ pub const MUTANTS: &[Mutant] = &[
     another(
         "agent.events-not-sent-again",
         "events that were sent on an earlier connection are not sent again",
-        &[I::Credits, I::Settles],
-    ),
-    another(
-        "agent.results-meanwhile-unsent",
-        "a result that came between Hello and Welcome is not sent",
-        &[I::Credits, I::Settles],
+        &[I::AckedIsKept, I::Credits, I::Settles],
     ),
     another(
         "agent.observed-unsettled",
         "a generation counts as observed before every section has settled",
-        &[I::Explained],
+        &[I::AsTold],
     ),
     another(
         "agent.old-roots-stay",
         "the keys of a newer trust bundle are stored and not used",
-        &[I::SignedOnly, I::Settles],
+        &[I::Settles],
     ),
     another(
         "journal.sequence-reused",
         "a process that starts numbers its events from the last acknowledged one",
-        &[I::AckedIsKept, I::Settles],
+        &[I::NothingGoesBack, I::AckedIsKept],
     ),
     another(
         "journal.older-copy-stays-below",
         "an acknowledgement past the last event does not lift the numbers of the next ones",
-        &[I::AckedIsKept, I::Credits],
+        &[I::Credits, I::AckedIsKept],
     ),
     another(
         "journal.spec-leaves-marks",
         "a spec that is taken raises no mark",
-        &[I::NothingGoesBack, I::Settles],
+        &[I::DurableFirst, I::NothingGoesBack, I::Settles],
     ),
     another(
         "journal.acked-is-forgotten",
         "a result that is acknowledged is forgotten at once",
-        &[I::EffectOnce],
+        &[I::EffectOnce, I::SettledOnce],
     ),
     another(
         "journal.reboot-taken-for-granted",
         "a reboot that was asked for counts as done once the daemon has started again",
-        &[I::EffectOnce],
+        &[I::AsTold],
     ),
     another(
         "gateway.updates-dropped-on-outage",
@@ -265,12 +272,12 @@ pub const MUTANTS: &[Mutant] = &[
     another(
         "delivery.unconfirmed-restore-sends",
         "a restored database sends before anybody has confirmed it",
-        &[I::NothingGoesBack],
+        &[I::ConfirmedFirst],
     ),
     another(
         "delivery.cancelled-goes-out",
         "a command that was cancelled before it was sent is sent",
-        &[I::Settles],
+        &[I::CalledOff],
     ),
 ];
 

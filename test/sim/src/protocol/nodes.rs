@@ -12,7 +12,7 @@ use agent::identity::Identity;
 use agent::journal::{JournalStore, Limits, Marks, Write};
 use futures::future::BoxFuture;
 use model::condition::Severity;
-use model::{CommandId, CommandKind, IncarnationId, JournalId, Section};
+use model::{CommandId, CommandKind, IncarnationId, JournalId, Section, SectionState};
 use wire::proto::agent::{
     AllocationBound, AllocationReleased, DesiredHold, EventClass, NodeSpec, node_report,
 };
@@ -35,6 +35,8 @@ pub struct Machine {
     pub holds: BTreeSet<String>,
     /// What the last pass did: allocation, and whether it is held since.
     pub changed: Vec<(String, bool)>,
+    /// Something else keeps it from changing anything now.
+    pub busy: bool,
 }
 
 pub type SharedMachine = Arc<Mutex<Machine>>;
@@ -49,6 +51,9 @@ impl Holds {
 
     fn pass(&self, spec: &NodeSpec, context: &ConvergeContext) -> SectionReport {
         let mut machine = self.machine();
+        if machine.busy {
+            return SectionReport::of(SectionState::Progressing).with_reason("busy", "");
+        }
         let mut report = SectionReport::converged();
         let generation = context.generation;
         let mut listed = BTreeSet::new();

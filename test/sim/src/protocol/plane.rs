@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use agent::identity::Identity;
 use agent::testing::{Deployment, START, command_id, nth};
 use bytes::Bytes;
 use model::{AllocationId, CommandId, CommandKind, NodeId, Timestamp};
-use pki::Purpose;
+use pki::worker::{WorkerCertificate, WorkerKeyStatement};
+use pki::{IntentSigner, Purpose, SigningKey};
 use prost::Message;
 use wire::proto::agent::{
     CommandBody, DesiredHold, DesiredStateBody, DeviceAssignment, DevicesSection, FreshBinding,
@@ -26,7 +28,33 @@ pub struct Keys {
     pub identities: Vec<Identity>,
     /// Signs what looks right and was never asked for.
     stranger: Deployment,
-    signatures: Mutex<HashMap<(Purpose, Vec<u8>), Bytes>>,
+    /// The root that trust bundles name from the second one on, and a worker's key under it.
+    pub next_root: SigningKey,
+    next: IntentSigner,
+    /// A worker's key whose time is over, in somebody else's hands.
+    expired: IntentSigner,
+    signatures: Mutex<HashMap<(Purpose, Signer, Vec<u8>), Bytes>>,
+}
+
+/// Whose signature a node gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Signer {
+    First,
+    /// Under the root that only newer trust bundles name.
+    Next,
+}
+
+/// A worker's key that this root has certified for this time.
+fn worker(of: &Deployment, root: &SigningKey, from: Timestamp, until: Timestamp) -> IntentSigner {
+    let key = SigningKey::generate(&of.entropy);
+    let statement = WorkerKeyStatement {
+        key: key.verifying_key().clone(),
+        not_before: from,
+        not_after: until,
+        deployment_id: of.id,
+    };
+    let certificate = WorkerCertificate::issue(root, statement);
+    IntentSigner::new(key, certificate).expect("the certificate is for this key")
 }
 
 /// Signatures kept: they are a function of key and body, and the same bodies come again in many runs.
@@ -37,26 +65,43 @@ pub fn keys() -> &'static Keys {
     KEYS.get_or_init(|| {
         let deployment = Deployment::new(1);
         let identities = (1..=NODES_MAX).map(|n| deployment.identity(n as u128)).collect();
-        Keys { deployment, identities, stranger: Deployment::new(2), signatures: Mutex::default() }
+        let day = Duration::from_secs(86_400);
+        let next_root = SigningKey::generate(&deployment.entropy);
+        let next = worker(&deployment, &next_root, START, START.saturating_add(day * 3650));
+        let over = START.saturating_sub(day);
+        let expired = worker(&deployment, &deployment.root, Timestamp::from_millis(0), over);
+        let (stranger, signatures) = (Deployment::new(2), Mutex::default());
+        Keys { deployment, identities, stranger, next_root, next, expired, signatures }
     })
 }
 
 impl Keys {
     pub fn sign(&self, purpose: Purpose, body: &[u8]) -> Bytes {
+        self.sign_by(Signer::First, purpose, body)
+    }
+
+    pub fn sign_by(&self, signer: Signer, purpose: Purpose, body: &[u8]) -> Bytes {
         let mut kept = self.signatures.lock().expect("no holder of this lock panics");
-        if let Some(signature) = kept.get(&(purpose, body.to_vec())) {
+        if let Some(signature) = kept.get(&(purpose, signer, body.to_vec())) {
             return signature.clone();
         }
-        let signature = self.deployment.sign(purpose, body).value;
+        let signature = match signer {
+            Signer::First => self.deployment.sign(purpose, body).value,
+            Signer::Next => self.next.sign(purpose, body).encode().into(),
+        };
         if kept.len() >= SIGNATURES_KEPT {
             kept.clear();
         }
-        kept.insert((purpose, body.to_vec()), signature.clone());
+        kept.insert((purpose, signer, body.to_vec()), signature.clone());
         signature
     }
 
+    /// By a stranger's key, or by one whose time is over.
     pub fn forge(&self, purpose: Purpose, body: &[u8]) -> Bytes {
-        self.stranger.sign(purpose, body).value
+        match body.iter().fold(0, |sum, byte| sum ^ byte) % 2 {
+            0 => self.stranger.sign(purpose, body).value,
+            _ => self.expired.sign(purpose, body).encode().into(),
+        }
     }
 }
 
@@ -92,6 +137,15 @@ pub struct Plane {
     holds: [BTreeMap<AllocationId, bool>; NODES_MAX],
     /// Hellos that were answered for: node, nonce and generation.
     pub bindings: BTreeSet<(usize, Vec<u8>, u64)>,
+}
+
+/// What a command locks: nothing, one of two devices, or both.
+fn keys_of(key: u64) -> Vec<String> {
+    match key {
+        0 => Vec::new(),
+        3 => vec!["gpu-1".to_owned(), "gpu-2".to_owned()],
+        one => vec![format!("gpu-{one}")],
+    }
 }
 
 pub fn node_id(node: usize) -> NodeId {
@@ -134,7 +188,7 @@ impl Plane {
             not_before_ms: wire_ms(START),
             not_after_ms: wire_ms(not_after),
             min_generation: if needs > 0 { self.newest[node] + needs - 1 } else { 0 },
-            resource_keys: if key > 0 { vec![format!("gpu-{key}")] } else { Vec::new() },
+            resource_keys: keys_of(key),
             payload: known.map(wire::command::empty_payload),
             ..CommandBody::default()
         };
@@ -200,7 +254,7 @@ impl Plane {
     }
 
     /// A worker's answer to a node without a mark: its newest spec, bound to its Hello.
-    pub fn bind(&mut self, request: &[u8]) -> Option<Vec<u8>> {
+    pub fn bind(&mut self, request: &[u8], signer: impl FnOnce(usize) -> Signer) -> Option<Vec<u8>> {
         let asked = FreshStatement::decode(request).ok()?;
         let node = node_of(asked.node_id.parse().ok()?);
         let generation = *self.newest.get(node)?;
@@ -213,7 +267,7 @@ impl Plane {
             spec_hash: spec.spec_hash.clone(),
         };
         let statement = Bytes::from(statement.encode_to_vec());
-        let value = keys().sign(Purpose::DeploymentEpoch, &statement);
+        let value = keys().sign_by(signer(node), Purpose::DeploymentEpoch, &statement);
         self.bindings.insert((node, asked.nonce.to_vec(), generation));
         Some(FreshBinding { statement, signature: Some(IntentSignature { value }) }.encode_to_vec())
     }

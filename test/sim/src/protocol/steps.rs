@@ -24,7 +24,7 @@ use super::network::{Network, Packet};
 use super::nodes::{
     COMMIT_ATTEMPTS, Committing, HARDWARE_PERIOD, Wire, Worker, boot_id, hardware, journal_id,
 };
-use super::plane::{keys, node_id};
+use super::plane::node_id;
 use super::skew;
 use super::world::World;
 
@@ -40,8 +40,8 @@ impl World {
             node.starts_at = None;
             // Opening a journal makes durable what its file holds.
             let synced = node.disk.sync();
-            let journal = node.disk.id();
-            self.watch.synced(&self.delivery, n, journal, &synced, now);
+            self.look_at_synced(n, &synced);
+            self.told.starts(n);
             self.nodes[n].start(n, now, self.seed);
             self.transcript.note(now, "start", n as u64, &[]);
             if !self.dies(n, Point::Started) {
@@ -96,6 +96,7 @@ impl World {
                 }
                 let incarnation = process.incarnation;
                 self.watch.acts(&self.nodes[n], n, id, kind, incarnation, now);
+                self.told.acts(self.nodes[n].disk.id(), id);
                 self.transcript.note(now, "acts", n as u64, id.uuid().as_bytes());
                 self.transcript.tell(now, "acts", n as u64, || id.to_string());
                 if self.dies(n, Point::Acted) {
@@ -138,9 +139,16 @@ impl World {
             first_pass: !pass.not_first,
             cancel: CancellationToken::new(),
         };
-        pass.not_first = true;
+        let busy = self.draw.number(For::Busy, n as u64, self.nodes[n].drawn).is_multiple_of(5);
+        self.nodes[n].machine.lock().expect("no holder of this lock panics").busy = busy;
+        let Some(process) = &mut self.nodes[n].process else { return false };
+        let pass = &mut process.pass;
+        pass.not_first |= !busy;
         let report = agent::converge::pass(&mut process.convergers, &held, &context).now_or_never();
         let report = report.expect("convergers over memory answer at once");
+        if report.settled() {
+            self.told.settles(n, held.generation);
+        }
         pass.next = now + if report.settled() { 600 * SECOND } else { 10 * SECOND };
         self.look_at_holds(n, held.generation);
         if self.dies(n, Point::Passed) {
@@ -156,9 +164,14 @@ impl World {
         let Some(process) = &node.process else { return };
         let (moment, skew) = (node.now(now, process.started), node.skew);
         let Some(process) = &mut node.process else { return };
+        let mut misled = false;
         for mut input in inputs {
             if let Input::Frame(frame) = &mut input {
                 hostile::unless_borne_out(frame, skew, now);
+                if self.hostile.high_ack[n] && process.engine.view(moment).journal.event_backlog == 0 {
+                    misled = hostile::acknowledge_too_far(frame);
+                    self.hostile.high_ack[n] &= !misled;
+                }
             }
             process.engine.handle(input, moment);
         }
@@ -166,7 +179,12 @@ impl World {
         let effects = process.engine.take_effects();
         let marks = node.disk.durable_marks();
         process.committing = Some(Committing { writes, effects, marks, attempts: 0, at: now });
+        if misled {
+            self.hit("high-ack");
+            self.connection_of(n).into_iter().for_each(|id| self.turned(id));
+        }
         self.look_at_writes(n);
+        self.look_at_decided(n);
         if !self.dies(n, Point::Decided) {
             self.commit(n);
         }
@@ -224,7 +242,7 @@ impl World {
                 return;
             }
             let synced = disk.sync();
-            self.watch.synced(&self.delivery, n, disk.id(), &synced, now);
+            self.look_at_synced(n, &synced);
             if self.dies(n, Point::Committed) {
                 return;
             }
@@ -315,6 +333,7 @@ impl World {
 
     fn node_says(&mut self, n: usize, id: u64, frame: wire::proto::agent::NodeFrame) {
         self.watch.node_says(&self.nodes[n], n, &frame, self.now);
+        self.look_at_word(n, &frame);
         if let Some(Up::Hello(hello)) = &frame.frame
             && let Some(process) = &mut self.nodes[n].process
         {
@@ -334,6 +353,7 @@ impl World {
 
     fn start_worker(&mut self, n: usize, id: CommandId, kind: CommandKind, decided: Marks) {
         let now = self.now;
+        self.look_at_begin(n, id);
         self.nodes[n].drawn += 1;
         let drawn = self.draw.number(For::Worker, n as u64, self.nodes[n].drawn);
         let node = &self.nodes[n];
@@ -365,7 +385,7 @@ impl World {
             return false;
         }
         let trap = traps.remove(at);
-        self.hit(crash_name(point));
+        self.hit(point.crash_name());
         self.die(n, trap.how, false);
         true
     }
@@ -398,8 +418,7 @@ impl World {
                 _ => 0,
             };
             let (synced, lost) = node.disk.power_cut(kept);
-            let journal = node.disk.id();
-            self.watch.synced(&self.delivery, n, journal, &synced, now);
+            self.look_at_synced(n, &synced);
             if lost > 0 {
                 self.hit(if how == How::Torn { "torn-record" } else { "lost-writes" });
             }
@@ -425,26 +444,13 @@ impl World {
             node_id: node_id(node),
             kind: kind.to_owned(),
             lane: lane.to_owned(),
-            signature: keys().sign(Purpose::Command, &issued.bytes).to_vec(),
+            signature: self.sign_for(node, Purpose::Command, &issued.bytes).to_vec(),
             body: issued.bytes.to_vec(),
             attempt: 0,
             cancel_requested: None,
         };
         self.delivery.enqueue(stored, issued.not_after);
         self.poke_soon();
-    }
-}
-
-const fn crash_name(point: Point) -> &'static str {
-    match point {
-        Point::Decided => "crash-decided",
-        Point::Appended => "crash-appended",
-        Point::Committed => "crash-committed",
-        Point::Effect => "crash-effect",
-        Point::Acted => "crash-acted",
-        Point::Passed => "crash-passed",
-        Point::Mirror => "crash-mirror",
-        Point::Started => "crash-started",
     }
 }
 

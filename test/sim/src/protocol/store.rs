@@ -12,10 +12,12 @@ use kernel::ports::delivery::{
     LaneCredits, Poke, Registered, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus,
     ReportedUpdate, SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
+use kit::Clock;
+use model::lifecycle::{CommandEvent, CommandState};
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
 
 use super::action::Call;
-use super::clock::{Micros, Time};
+use super::clock::{Micros, SimClock, Time};
 use super::invariants::{Invariant, Violation};
 
 pub struct Store {
@@ -32,11 +34,16 @@ struct Account {
     sessions: BTreeMap<NodeId, (u64, GatewayLease)>,
     /// Answers to come: true for a call that is carried out and whose answer is lost.
     failures: VecDeque<bool>,
+    /// How late the answers of renewals to come are.
+    late: VecDeque<Micros>,
+    /// The database was restored and nobody has stood by it: what it tells gateways to send must be nothing.
+    observes: bool,
     /// The gateway that dies in a call to come, in which, after how many more, and whether that one is carried out.
     crash: Option<(GatewayId, Call, u32, bool)>,
     /// The gateway that died, and in which call. It is not known to be dead yet, and does nothing more.
     crashed: Option<(GatewayId, Call)>,
     failed: u64,
+    delayed: u64,
     fenced: u64,
     calls: u64,
     asks: u64,
@@ -61,6 +68,49 @@ impl Store {
         self.account().failures.extend((0..calls).map(|_| done));
     }
 
+    /// The answers of the next renewals are late.
+    pub fn delay(&self, calls: u32, by: Micros) {
+        self.account().late.extend((0..calls).map(|_| by));
+    }
+
+    pub fn observe(&self, observes: bool) {
+        self.account().observes = observes;
+    }
+
+    /// What a store says is to be sent.
+    fn sends(&self, what: &'static str, sends: bool) {
+        let at = self.time.now();
+        let mut account = self.account();
+        if sends && account.observes {
+            let detail =
+                format!("{what} of a restored database that nobody has confirmed gives something to send");
+            account.violation.get_or_insert(Violation { invariant: Invariant::ConfirmedFirst, at, detail });
+        }
+    }
+
+    fn state_of(&self, id: CommandId) -> Option<CommandState> {
+        self.delivery.command_fate(id).map(|fate| fate.state)
+    }
+
+    fn is_of(&self, id: CommandId, node_id: NodeId) -> bool {
+        let mut found = false;
+        self.delivery.each_command(|command| found |= command.command_id == id && command.node_id == node_id);
+        found
+    }
+
+    /// Commands that were sent, and of which these updates say one thing: that their own node had no room.
+    fn busy(&self, lease: GatewayLease, updates: &[ReportedUpdate]) -> Vec<CommandId> {
+        let once = |id: CommandId| updates.iter().filter(|other| other.command_id == id).count() == 1;
+        updates
+            .iter()
+            .filter(|update| update.event == CommandEvent::Busy && once(update.command_id))
+            .filter(|update| self.holds(lease) && self.is_current(lease, update.session))
+            .filter(|update| self.is_of(update.command_id, update.session.node_id))
+            .map(|update| update.command_id)
+            .filter(|id| self.state_of(*id) == Some(CommandState::Dispatched))
+            .collect()
+    }
+
     /// A gateway dies in one of its next calls.
     pub fn crash(&self, gateway_id: GatewayId, call: Call, skip: u32, done: bool) {
         self.account().crash = Some((gateway_id, call, skip, done));
@@ -74,6 +124,7 @@ impl Store {
     pub fn stop_failing(&self) {
         let mut account = self.account();
         account.failures.clear();
+        account.late.clear();
         account.crash = None;
     }
 
@@ -96,10 +147,14 @@ impl Store {
         Some(done)
     }
 
-    /// Calls that failed, and writes that were fenced off, since this was last asked.
-    pub fn take_hits(&self) -> (u64, u64) {
+    /// Calls that failed, renewals that were late, and writes that were fenced off, since this was last asked.
+    pub fn take_hits(&self) -> [(&'static str, u64); 3] {
         let mut account = self.account();
-        (std::mem::take(&mut account.failed), std::mem::take(&mut account.fenced))
+        [
+            ("database", std::mem::take(&mut account.failed)),
+            ("late-renewal", std::mem::take(&mut account.delayed)),
+            ("zombie-write", std::mem::take(&mut account.fenced)),
+        ]
     }
 
     pub fn calls(&self) -> u64 {
@@ -115,7 +170,7 @@ impl Store {
         self.account().violation.take()
     }
 
-    fn lease_holds(&self, lease: GatewayLease) -> bool {
+    pub fn holds(&self, lease: GatewayLease) -> bool {
         let now = self.time.now();
         let account = self.account();
         account
@@ -153,7 +208,7 @@ impl Store {
         if failure == Some(false) {
             return Box::pin(futures::future::ready(unavailable()));
         }
-        let over = lease.is_some_and(|lease| !self.lease_holds(lease));
+        let over = lease.is_some_and(|lease| !self.holds(lease));
         let stale: Vec<NodeId> = match lease {
             Some(lease) if !over => sessions
                 .iter()
@@ -212,11 +267,24 @@ impl DeliveryStore for Store {
     }
 
     fn renew<'a>(&'a self, lease: GatewayLease, ttl: Duration) -> Delivered<'a, Timestamp> {
-        self.call("renew", Some(lease), &[], || {
+        let over = !self.holds(lease);
+        let answer = self.call("renew", Some(lease), &[], || {
             let renewed = at_once(self.delivery.renew(lease, ttl))?;
-            let until = self.time.now() + micros(ttl);
-            self.account().leases.insert(lease.gateway_id, (lease.epoch, until));
+            let (at, until) = (self.time.now(), self.time.now() + micros(ttl));
+            let mut account = self.account();
+            if over {
+                let detail = format!("a lease that is over was renewed: {lease:?}");
+                account.violation.get_or_insert(Violation { invariant: Invariant::Fenced, at, detail });
+            }
+            account.leases.insert(lease.gateway_id, (lease.epoch, until));
             Ok(renewed)
+        });
+        let Some(by) = self.account().late.pop_front() else { return answer };
+        self.account().delayed += 1;
+        let late = SimClock::new(self.time.clone()).sleep(Duration::from_micros(by));
+        Box::pin(async move {
+            late.await;
+            answer.await
         })
     }
 
@@ -239,6 +307,7 @@ impl DeliveryStore for Store {
             let node_id = hello.node_id;
             let opened = at_once(self.delivery.open_session(lease, hello))?;
             if let Ok(opened) = &opened {
+                self.sends("open_session", opened.generation > 0 || !opened.replay.is_empty());
                 self.account().sessions.insert(node_id, (opened.session_epoch, lease));
             }
             Ok(opened)
@@ -252,7 +321,7 @@ impl DeliveryStore for Store {
         // Closing what one held is no harm, also late.
         let stale = !self.is_current(lease, session);
         let sessions = if stale { vec![session] } else { Vec::new() };
-        let lease_too = stale.then_some(lease).filter(|lease| self.lease_holds(*lease));
+        let lease_too = stale.then_some(lease).filter(|lease| self.holds(*lease));
         self.call("close_session", lease_too, &sessions, || {
             at_once(self.delivery.close_session(lease, session))
         })
@@ -278,7 +347,9 @@ impl DeliveryStore for Store {
     ) -> Delivered<'a, Vec<StoredCommand>> {
         let keys: Vec<SessionKey> = lanes.iter().map(|lane| lane.session).collect();
         self.call("claim_commands", Some(lease), &keys, || {
-            at_once(self.delivery.claim_commands(lease, lanes))
+            let claimed = at_once(self.delivery.claim_commands(lease, lanes))?;
+            self.sends("claim_commands", !claimed.is_empty());
+            Ok(claimed)
         })
     }
 
@@ -297,7 +368,15 @@ impl DeliveryStore for Store {
     ) -> Delivered<'a, Vec<(NodeId, CommandId)>> {
         let keys: Vec<SessionKey> = updates.iter().map(|update| update.session).collect();
         self.call("apply_updates", Some(lease), &keys, || {
-            at_once(self.delivery.apply_updates(lease, updates))
+            let busy = self.busy(lease, &updates);
+            let applied = at_once(self.delivery.apply_updates(lease, updates))?;
+            for id in busy.into_iter().filter(|id| self.state_of(*id) == Some(CommandState::Dispatched)) {
+                let (at, detail) =
+                    (self.time.now(), format!("{id} found no room, and counts as sent for good"));
+                let violation = Violation { invariant: Invariant::Settles, at, detail };
+                self.account().violation.get_or_insert(violation);
+            }
+            Ok(applied)
         })
     }
 
@@ -349,7 +428,11 @@ impl DeliveryStore for Store {
         lease: GatewayLease,
         sent: Vec<(SessionKey, u64)>,
     ) -> Delivered<'a, Vec<StoredSpec>> {
-        self.call("specs_behind", Some(lease), &[], || at_once(self.delivery.specs_behind(lease, sent)))
+        self.call("specs_behind", Some(lease), &[], || {
+            let specs = at_once(self.delivery.specs_behind(lease, sent))?;
+            self.sends("specs_behind", !specs.is_empty());
+            Ok(specs)
+        })
     }
 
     fn spec<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, Option<StoredSpec>> {

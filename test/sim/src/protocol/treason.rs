@@ -121,6 +121,10 @@ impl World {
                     down(Down::Cancel(Cancel { command_id: id.to_string(), reason: "forged".to_owned() }))
                 })
             }
+            Treason::HighAck => {
+                self.hostile.high_ack[n] = true;
+                return;
+            }
             Treason::PastWelcome => {
                 self.hostile.welcome[n] = Some(Twist::Past);
                 return;
@@ -233,6 +237,7 @@ impl World {
         let frame = match says {
             Lie::OtherNode => return self.hostile.hello[n] = Some(Twist::OtherNode),
             Lie::HighGeneration => return self.hostile.hello[n] = Some(Twist::HighGeneration),
+            Lie::HighObserved => return self.hostile.hello[n] = Some(Twist::HighObserved),
             Lie::HighEpoch => return self.hostile.hello[n] = Some(Twist::HighEpoch),
             Lie::Double => return self.hostile.twice[n] += 3,
             Lie::ForeignResult => {

@@ -88,6 +88,8 @@ words! {
         ForgeAck = "forge-ack",
         /// Acknowledges what it stored of another journal.
         OldAck = "old-ack",
+        /// Acknowledges in its next Welcome more than there is: to the node its journal is an older copy.
+        HighAck = "high-ack",
         ForgeCancel = "forge-cancel",
         /// States a time long gone in its next Welcome.
         PastWelcome = "past-welcome",
@@ -107,6 +109,8 @@ words! {
         OtherNode = "other-node",
         /// Its next Hello holds a generation nobody made.
         HighGeneration = "high-generation",
+        /// Its next Hello has observed a generation nobody made, and says nothing else that is not so.
+        HighObserved = "high-observed",
         /// Its next Hello has seen an epoch that does not exist.
         HighEpoch = "high-epoch",
         /// A result of a command of another node.
@@ -166,6 +170,22 @@ words! {
         Statuses = "put_statuses",
         SpecsBehind = "specs_behind",
         Spec = "spec",
+    }
+}
+
+impl Point {
+    /// The name a death there is counted under.
+    pub const fn crash_name(self) -> &'static str {
+        match self {
+            Point::Decided => "crash-decided",
+            Point::Appended => "crash-appended",
+            Point::Committed => "crash-committed",
+            Point::Effect => "crash-effect",
+            Point::Acted => "crash-acted",
+            Point::Passed => "crash-passed",
+            Point::Mirror => "crash-mirror",
+            Point::Started => "crash-started",
+        }
     }
 }
 

@@ -22,10 +22,11 @@ use super::hostile::Hostile;
 use super::invariants::{Invariant, STEPS_AT_ONCE_MAX, Violation};
 use super::network::{Arrival, Network, Packet};
 use super::nodes::{Node, Wire};
-use super::plane::{Plane, keys, node_id};
+use super::plane::{Plane, Signer, keys, node_id};
 use super::scenario::Scenario;
 use super::skew::{self, Met};
 use super::store::Store;
+use super::told::Told;
 use super::transcript::Transcript;
 use super::watch::Watch;
 
@@ -46,6 +47,7 @@ pub struct World {
     pub delivery: MemoryDelivery,
     pub store: Arc<Store>,
     pub watch: Watch,
+    pub told: Told,
     pub hostile: Hostile,
     pub transcript: Transcript,
     /// How each node's last Hello was answered.
@@ -82,6 +84,12 @@ pub enum Heal {
     Restart {
         gateway: usize,
     },
+    /// A node's certificate counts again.
+    Reinstate {
+        node: usize,
+    },
+    /// A restored database is stood by.
+    Confirm,
 }
 
 impl World {
@@ -103,6 +111,7 @@ impl World {
             delivery,
             time,
             watch: Watch::default(),
+            told: Told::default(),
             hostile: Hostile::default(),
             transcript: Transcript::default(),
             met: vec![Met::default(); scenario.nodes],
@@ -180,6 +189,8 @@ impl World {
             match heal {
                 Heal::Unblock { node, gateway, up } => self.net.block(node, gateway, up, false),
                 Heal::Restart { gateway } => self.kill_gateway(gateway),
+                Heal::Reinstate { node } => self.reinstate(node),
+                Heal::Confirm => self.confirm(),
             }
         } else if let Some(arrival) = self.net.next().filter(|arrival| arrival.at <= now) {
             self.arrive(arrival);
@@ -221,7 +232,9 @@ impl World {
             return;
         }
         while let Some(item) = futures::FutureExt::now_or_never(self.delivery.next_request()) {
-            let answer = self.plane.bind(&item.request.request);
+            let trust: Vec<Signer> = (0..self.nodes.len()).map(|n| self.signer_of(n)).collect();
+            let answer =
+                self.plane.bind(&item.request.request, |n| trust.get(n).copied().unwrap_or(Signer::First));
             item.answer(answer.map_or(InboxAnswer::Refused("unknown".to_owned()), InboxAnswer::Reply));
         }
         for gateway in &mut self.gateways {
@@ -367,6 +380,7 @@ impl World {
             let gateway = &mut self.gateways[slot];
             if gateway.paused_until.is_some_and(|until| until <= self.now) {
                 gateway.paused_until = None;
+                gateway.resumed_at = self.now;
             }
             if gateway.running.is_none() && gateway.starts_at.is_some_and(|at| at <= self.now) {
                 let new_process = gateway.id.is_none();
@@ -403,8 +417,7 @@ impl World {
             if std::mem::replace(&mut self.seen_asks, asks) != asks {
                 self.asked_at.get_or_insert(self.now + 5 * MILLI);
             }
-            let (failed, fenced) = self.store.take_hits();
-            for (fault, count) in [("database", failed), ("zombie-write", fenced)] {
+            for (fault, count) in self.store.take_hits() {
                 if count > 0 {
                     *self.hits.entry(fault).or_default() += count;
                 }
@@ -416,6 +429,7 @@ impl World {
         match said {
             Said::Frame(id, frame) => {
                 self.look_at_frame(id, &frame);
+                self.look_at_right(id, &frame);
                 self.frames += 1;
                 self.transcript.frame(self.now, "down", id, &frame);
                 let Some(connection) = self.net.connections.get(&id) else { return };
@@ -452,7 +466,7 @@ impl World {
 
     /// Signs and stores a spec.
     pub fn store_spec(&mut self, node: usize, generation: u64, bytes: &[u8]) {
-        let signature = keys().sign(Purpose::DesiredState, bytes).to_vec();
+        let signature = self.sign_for(node, Purpose::DesiredState, bytes).to_vec();
         self.delivery.put_spec(kernel::ports::delivery::StoredSpec {
             node_id: node_id(node),
             generation,
