@@ -85,13 +85,12 @@ impl Cloud {
         let _ = log.with_env_filter("warn").try_init();
         let db = testkit::db().await;
         let clock = Arc::new(HandClock::new());
-        let open = async |pool_size| {
+        let open = async |pool_size, name: String| {
             let told = clock.clone();
-            let config =
-                StoreConfig { virtual_clock: Some(Arc::new(move || told.now())), pool_size, ..db.config() };
-            db.open(config).await
+            let virtual_clock: Option<store::VirtualClock> = Some(Arc::new(move || told.now()));
+            db.open(StoreConfig { virtual_clock, pool_size, application_name: name, ..db.config() }).await
         };
-        let store = open(2).await;
+        let store = open(2, "test".to_owned()).await;
         let (tenant, user, site, pool): (TenantId, UserId, SiteId, PoolId) =
             (id(&*clock), id(&*clock), id(&*clock), id(&*clock));
         run_all(
@@ -116,7 +115,14 @@ impl Cloud {
         for at in 0..processes {
             // Every other one does each call by itself.
             let gathers = at % 2 == 1;
-            running.push(Process::new(open(1).await, &clock, &roots, principal.clone(), nodes_min, gathers));
+            running.push(Process::new(
+                open(1, format!("process-{at}")).await,
+                &clock,
+                &roots,
+                principal.clone(),
+                nodes_min,
+                gathers,
+            ));
         }
         running[0].fleet.publish_trust().await.expect("the bundle is stored");
         let mut machines = Vec::new();

@@ -321,6 +321,17 @@ fn what_an_earlier_process_had_begun_is_interrupted_and_not_cancelled() {
 }
 
 #[test]
+fn what_an_earlier_process_had_begun_and_this_one_stopped_is_interrupted_and_not_cancelled() {
+    let mut rig = waiting_to_ask_again();
+    rig.step(Input::Finished { id: command_id(2), outcome: Outcome::failed("gpu-busy", "held") });
+    assert_eq!(rig.take_runs(), [command_id(1)]);
+    rig.take_updates();
+    rig.step(Input::Finished { id: command_id(1), outcome: Outcome::Cancelled });
+    let updates = rig.take_updates();
+    assert_eq!((updates[0].state(), updates[0].reason.as_str()), (CommandState::Failed, "interrupted"));
+}
+
+#[test]
 fn a_reboot_that_was_begun_and_may_not_run_any_more_is_interrupted() {
     let mut rig = restarted_before_the_reboot();
     rig.seconds += 2 * 3600;

@@ -21,12 +21,19 @@ const WRITE: Sql = sql(
     "test_owned_write",
     "INSERT INTO owned (at, name, holder, epoch) VALUES (nextval('owned_at'), $1, $2, $3)",
 );
+/// Whether a lease as it was had has run out, and stays as it is until the transaction ends.
+const IS_OVER: Sql = sql(
+    "test_lease_over",
+    "SELECT expires_at <= compute_now() AS over FROM leases WHERE name = $1 AND holder = $2 AND epoch = $3 FOR UPDATE",
+);
 const WRITTEN: Sql = sql("test_owned", "SELECT at, name, holder, epoch FROM owned ORDER BY at");
 
 struct Holder {
     store: Store,
     name: String,
     leases: BTreeMap<&'static str, Lease>,
+    /// Leases that were kept although they had run out.
+    revived: Vec<String>,
 }
 
 impl Holder {
@@ -63,11 +70,15 @@ impl Holder {
         let lease = &lease;
         let renewed = self.store.tx(OP, |tx| {
             Box::pin(async move {
+                let key: [&(dyn store::Param + Sync); 3] = [&lease.name, &lease.holder, &lease.epoch];
+                let over = tx.query_opt(&IS_OVER, &key).await?.is_some_and(|row| row.get("over"));
                 let mut lease = lease.clone();
-                lease::renew(tx, &mut lease, TTL).await
+                Ok(lease::renew(tx, &mut lease, TTL).await? && over)
             })
         });
-        renewed.await.map_err(|err: StoreError| err).unwrap();
+        if renewed.await.map_err(|err: StoreError| err).unwrap() {
+            self.revived.push(format!("{name} of {} had run out and was renewed", self.name));
+        }
     }
 
     async fn release(&mut self, name: &'static str) {
@@ -140,6 +151,7 @@ pub async fn scenario(run: Run) -> Outcome {
             store: db.open(config).await,
             name: format!("worker-{at}"),
             leases: BTreeMap::new(),
+            revived: Vec::new(),
         });
     }
     for round in 0..run.rounds {
@@ -155,7 +167,9 @@ pub async fn scenario(run: Run) -> Outcome {
             });
         }
         holders = at_once(tasks).await;
-        let found = broken(&db.store).await;
+        let mut found = broken(&db.store).await;
+        let revived = holders.iter_mut().flat_map(|holder| holder.revived.drain(..));
+        found.extend(revived.map(|what| Violation::new(Invariant::OwnersAreFenced, what)));
         if !found.is_empty() {
             return Err(found);
         }

@@ -30,9 +30,13 @@ const PASSED: Sql = sql(
 );
 const OVERLAPS: Sql = sql(
     "test_overlaps",
-    "SELECT format('%s: %s to %s and %s to %s', a.key, a.began, a.ended, b.began, b.ended) AS what
-     FROM passes a JOIN passes b ON a.key = b.key AND a.began < b.began AND b.began < a.ended ORDER BY 1",
+    "SELECT format('%s: %s to %s, and one that began at %s', a.key, a.began, a.ended, b.began) AS what
+     FROM passes a JOIN (SELECT key, began FROM passes UNION SELECT key, began FROM begun) b
+       ON a.key = b.key AND a.began < b.began AND b.began < a.ended ORDER BY 1",
 );
+/// Under a claim, whatever comes of it.
+const BEGUN: Sql =
+    sql("test_begun", "INSERT INTO begun (key, began) VALUES ($1, nextval('pass_at')) RETURNING began");
 const UNSEEN: Sql = sql(
     "test_unseen",
     "SELECT format('%s: woken for %s, seen %s', w.key, w.number, coalesce(max(p.number), 0)) AS what
@@ -176,7 +180,7 @@ impl Worker {
 
     async fn begin(&mut self, items: Vec<Claimed>) {
         for item in items {
-            let began = self.store.read_one(&TICK, &[]).await.unwrap().get("at");
+            let began = self.store.read_one(&BEGUN, &[&item.key]).await.unwrap().get("began");
             let number = self.store.read_one(&WANTED, &[&item.key]).await.unwrap().get("number");
             self.passes.push(Pass { item, number, began });
         }
@@ -240,6 +244,7 @@ pub async fn scenario(run: Run) -> Outcome {
         &db.store,
         "CREATE SEQUENCE pass_at;
          CREATE TABLE wanted (key text PRIMARY KEY, number bigint NOT NULL DEFAULT 0);
+         CREATE TABLE begun (key text NOT NULL, began bigint NOT NULL);
          CREATE TABLE passes (key text NOT NULL, number bigint NOT NULL, began bigint NOT NULL, ended bigint NOT NULL);
          INSERT INTO wanted (key) SELECT 'k' || n FROM generate_series(0, 4) AS n",
     )
@@ -270,17 +275,13 @@ pub async fn scenario(run: Run) -> Outcome {
             });
         }
         workers = at_once(tasks).await;
-        let found = broken(&db.store, &OVERLAPS, Invariant::OwnersAreFenced).await;
+        // After each round, since a wake-up that is lost is made good by the next one of its key.
+        drain(&mut workers[0], &clock).await;
+        let mut found = broken(&db.store, &UNSEEN, Invariant::EffectsOnce).await;
+        found.extend(broken(&db.store, &OVERLAPS, Invariant::OwnersAreFenced).await);
         if !found.is_empty() {
             return Err(found);
         }
-    }
-    drain(&mut workers[0], &clock).await;
-    // What was never taken is among what nobody saw.
-    let mut found = broken(&db.store, &UNSEEN, Invariant::EffectsOnce).await;
-    found.extend(broken(&db.store, &OVERLAPS, Invariant::OwnersAreFenced).await);
-    if !found.is_empty() {
-        return Err(found);
     }
     let passes = db.scalar_i64("SELECT count(*) FROM passes").await;
     assert!(passes > 50, "{passes} passes ended: nothing was tried");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kit::Rng;
 use model::ReservationId;
 use serde_json::{Value, json};
-use sim::invariants::{Checker, Violation};
+use sim::invariants::{Checker, Invariant, Violation};
 use store::{RowExt, Sql, sql};
 
 use super::{Outcome, Run, WORKERS, at_once, pause, sound};
@@ -113,10 +113,44 @@ pub async fn scenario(run: Run) -> Outcome {
     play(run, Cloud::new(WORKERS, NODES).await).await
 }
 
-/// One of the processes at a time places in the pool, under a lease that lapses whenever the clock jumps.
+/// One of the processes at a time places in the pool, under a lease that lapses whenever the clock jumps. Each connection has its
+/// process's name, and who books without holding the pool is noted by the database.
 pub async fn hand_over(run: Run) -> Outcome {
-    play(run, Cloud::with_owners_from(1, WORKERS, NODES).await).await
+    let cloud = Cloud::with_owners_from(1, WORKERS, NODES).await;
+    run_all(&cloud.store, WATCH).await;
+    let store = cloud.store.clone();
+    play(run, cloud).await?;
+    let rows = store.read(&TRESPASSED, &[]).await.unwrap();
+    let told = |row: &store::Row| Violation::new(Invariant::OwnersAreFenced, row.get::<_, String>("what"));
+    if rows.is_empty() { Ok(()) } else { Err(rows.iter().map(told).collect()) }
 }
+
+const WATCH: &str = "
+    CREATE TABLE placers (holder text NOT NULL, process text NOT NULL, PRIMARY KEY (holder, process));
+    CREATE TABLE trespasses (process text NOT NULL, what text NOT NULL);
+    CREATE FUNCTION note_placer() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      IF new.name LIKE 'placer:%' THEN
+        INSERT INTO placers VALUES (new.holder, current_setting('application_name')) ON CONFLICT DO NOTHING;
+      END IF;
+      RETURN new;
+    END $$;
+    CREATE FUNCTION note_trespass() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      IF NOT EXISTS (
+        SELECT FROM leases l JOIN placers p ON p.holder = l.holder
+        WHERE l.name LIKE 'placer:%' AND l.expires_at > compute_now() AND p.process = current_setting('application_name'))
+      THEN
+        INSERT INTO trespasses VALUES (current_setting('application_name'), new.allocation_id::text);
+      END IF;
+      RETURN new;
+    END $$;
+    CREATE TRIGGER note_placer BEFORE INSERT OR UPDATE ON leases FOR EACH ROW EXECUTE FUNCTION note_placer();
+    CREATE TRIGGER note_trespass AFTER INSERT ON allocations FOR EACH ROW EXECUTE FUNCTION note_trespass()";
+const TRESPASSED: Sql = sql(
+    "test_trespassed",
+    "SELECT format('%s booked %s in a pool that it does not hold', process, what) AS what FROM trespasses ORDER BY 1 LIMIT 10",
+);
 
 async fn play(run: Run, cloud: Cloud) -> Outcome {
     let cloud = Arc::new(cloud);
@@ -168,7 +202,7 @@ async fn end(cloud: &Cloud, checker: &mut Checker) -> Outcome {
         let left = cloud.db.scalar_i64(&format!("SELECT count(*) FROM {table}")).await;
         if left > 0 {
             let what = format!("{left} rows of {table} are left of nothing");
-            found.push(Violation::new(sim::invariants::Invariant::BooksAreSound, what));
+            found.push(Violation::new(Invariant::BooksAreSound, what));
         }
     }
     if found.is_empty() { Ok(()) } else { Err(found) }

@@ -21,7 +21,7 @@ use super::memory::Memory;
 use super::postgres::Postgres;
 use super::side::{Side, ago, gateway_id, journal_id, node_id, serial};
 use super::step::{Body, Hello, JOURNALS, NODES, Status, Step, Update};
-use super::words::{event, facts, name, reported, told_opened};
+use super::words::{event, events_of, facts, name, reported, told_opened};
 
 const LEASE_LOST: &str = "the lease is lost";
 const TTL: Duration = Duration::from_secs(60);
@@ -344,6 +344,10 @@ impl Half {
                     (0..*count).map(|at| event(u64::from(from + 1) + u64::from(at * every))).collect();
                 let journal_id = journal_id(session.node_id, *journal);
                 self.told(store.put_events(self.lease(*lease), session, journal_id, events).await)
+            }
+            Step::EventsOfMany { lease, batches } => {
+                let events = events_of(batches, |back| self.session(back));
+                self.told(store.put_events_of(self.lease(*lease), events).await)
             }
             Step::Statuses { lease, statuses } => self.statuses(self.lease(*lease), statuses).await,
             Step::Inventory { lease, session, section, hash } => {

@@ -21,6 +21,7 @@ pub enum Step {
     Cancels { lease: u8, sessions: Vec<u8> },
     Updates { lease: u8, updates: Vec<Update> },
     Events { lease: u8, session: u8, journal: u8, from: u8, count: u8, every: u8 },
+    EventsOfMany { lease: u8, batches: Vec<Batch> },
     Statuses { lease: u8, statuses: Vec<Status> },
     Inventory { lease: u8, session: u8, section: u8, hash: u8 },
     SpecsBehind { lease: u8, sent: Vec<(u8, u8)> },
@@ -63,6 +64,15 @@ pub struct Update {
     /// Of the wire: acked, running, succeeded, failed, rejected, cancelled, busy.
     pub state: u8,
     pub boot: u8,
+}
+
+/// Events of one session, beside others.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    pub session: u8,
+    pub journal: u8,
+    pub from: u8,
+    pub count: u8,
 }
 
 #[derive(Debug, Clone)]
@@ -119,6 +129,15 @@ fn update() -> impl Strategy<Value = Update> {
     })
 }
 
+fn batch() -> impl Strategy<Value = Batch> {
+    (0_u8..5, 0..JOURNALS, 0_u8..9, 0_u8..5).prop_map(|(session, journal, from, count)| Batch {
+        session,
+        journal,
+        from,
+        count,
+    })
+}
+
 fn status() -> impl Strategy<Value = Status> {
     (0_u8..5, 0_u8..6, 0_u8..8, 0_u8..3).prop_map(|(session, applied, observed, key)| Status {
         session,
@@ -150,6 +169,7 @@ fn step() -> impl Strategy<Value = Step> {
         14 => (back(), vec(update(), 1..5)).prop_map(|(lease, updates)| Step::Updates { lease, updates }),
         8 => (back(), 0_u8..5, 0..JOURNALS, 0_u8..9, 0_u8..5, 1_u8..3).prop_map(
             |(lease, session, journal, from, count, every)| Step::Events { lease, session, journal, from, count, every }),
+        6 => (back(), vec(batch(), 2..5)).prop_map(|(lease, batches)| Step::EventsOfMany { lease, batches }),
         4 => (back(), vec(status(), 1..4)).prop_map(|(lease, statuses)| Step::Statuses { lease, statuses }),
         3 => (back(), 0_u8..5, 0_u8..3, 0_u8..3).prop_map(
             |(lease, session, section, hash)| Step::Inventory { lease, session, section, hash }),

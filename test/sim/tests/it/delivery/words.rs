@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use kernel::ports::delivery::{HelloFacts, ReportedEvent, ReportedUpdate, SessionKey, SessionOpened};
+use kernel::ports::delivery::{
+    HelloFacts, ReportedEvent, ReportedEvents, ReportedUpdate, SessionKey, SessionOpened,
+};
 use model::lifecycle::CommandEvent;
 use model::{CommandId, IncarnationId, Timestamp};
 use uuid::Uuid;
 use wire::proto::agent::CommandState as Wire;
 
 use super::side::{journal_id, node_id, serial};
-use super::step::{Hello, Update};
+use super::step::{Batch, Hello, Update};
 
 pub fn facts(hello: &Hello, newest: &BTreeMap<u8, u64>) -> HelloFacts {
     let (node, newest) = (node_id(hello.node), newest.get(&hello.node).copied().unwrap_or(0));
@@ -81,6 +83,23 @@ pub fn reported(session: SessionKey, command_id: CommandId, update: &Update) -> 
         message: "a message".to_owned(),
         boot_id: format!("boot-{}", update.boot),
     }
+}
+
+/// Each node once, since its events come one batch after the other.
+pub fn events_of(batches: &[Batch], session: impl Fn(u8) -> SessionKey) -> Vec<ReportedEvents> {
+    let mut each: Vec<ReportedEvents> = Vec::new();
+    for batch in batches {
+        let session = session(batch.session);
+        if !each.iter().any(|other| other.session.node_id == session.node_id) {
+            let events = (0..batch.count).map(|at| event(u64::from(batch.from + 1 + at))).collect();
+            each.push(ReportedEvents {
+                session,
+                journal_id: journal_id(session.node_id, batch.journal),
+                events,
+            });
+        }
+    }
+    each
 }
 
 pub fn event(seq: u64) -> ReportedEvent {
