@@ -15,6 +15,9 @@ mod reservations;
 mod transactions;
 
 pub const WORKERS: usize = 8;
+/// A run in which too little was tried goes on for this many times its rounds: on a busy machine eight workers may get little
+/// done, and what they then found sound would say nothing.
+const PATIENCE: u64 = 8;
 
 /// What one run of a scenario tries: its seed, and how long.
 #[derive(Clone, Copy)]
@@ -33,6 +36,11 @@ impl Run {
         let run = Self { seed: number("BC_SIM_SEED", 11), rounds: number("BC_SIM_ROUNDS", rounds) };
         eprintln!("BC_SIM_SEED={} BC_SIM_ROUNDS={}", run.seed, run.rounds);
         run
+    }
+
+    /// Whether another round is due, `tried` being what was done so far of what this run is about.
+    pub fn goes_on(self, round: u64, tried: i64, at_least: i64) -> bool {
+        round < self.rounds || (tried < at_least && round < self.rounds * PATIENCE)
     }
 
     /// The dice of one worker in one round.
