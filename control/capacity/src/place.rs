@@ -97,7 +97,7 @@ pub(crate) enum Attempt {
 
 /// What a placement counts for against quotas. A whole node counts for what it turned out to be.
 pub(crate) fn quota_placed(ask: &Ask, placement: &Placement) -> Vec<(&'static str, i64)> {
-    if !ask.whole_node || mutant::on("capacity.whole-node-counts-as-asked") {
+    if !ask.whole_node {
         return ask.quota_asked();
     }
     let booking = &placement.booking;

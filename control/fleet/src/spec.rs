@@ -130,8 +130,7 @@ impl Fleet {
 
     /// Whether the stored bytes are ones that a node may refuse although they say what is wanted.
     fn is_stale(&self, node: &Row) -> Result<bool, Fault> {
-        let restored = node.opt_ts("restored_at").filter(|_| !kit::mutant::on("fleet.restored-specs-stay"));
-        if restored.is_some_and(|restored| node.opt_ts("spec_at") < Some(restored)) {
+        if node.opt_ts("restored_at").is_some_and(|restored| node.opt_ts("spec_at") < Some(restored)) {
             return Ok(true);
         }
         let signature: Option<&[u8]> = node.get("spec_signature");

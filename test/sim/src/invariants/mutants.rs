@@ -139,12 +139,6 @@ pub const MUTANTS: &[Mutant] = &[
         Invariant::OwnersAreFenced,
     ),
     another(
-        "store.relay-passes-a-hole",
-        "a relay begins behind events whose transaction is not over",
-        UNDONE,
-        Invariant::EventsOnceInOrder,
-    ),
-    another(
         "store.savepoint-drops-earlier-wakes",
         "a handler that failed takes the wake-ups of those before it along",
         UNDONE,
@@ -169,12 +163,6 @@ pub const MUTANTS: &[Mutant] = &[
         Invariant::BooksAreSound,
     ),
     another(
-        "capacity.whole-node-counts-as-asked",
-        "a whole node counts against quotas for what was asked, and not for what it is",
-        RESERVATIONS,
-        Invariant::QuotasAreTheirRows,
-    ),
-    another(
         "capacity.lost-node-frees",
         "devices of a lost node are free before it said that it let go",
         RESERVATIONS,
@@ -185,12 +173,6 @@ pub const MUTANTS: &[Mutant] = &[
         "a spec with other bytes keeps its generation",
         FLEET,
         Invariant::BoundOrSaysWhy,
-    ),
-    another(
-        "fleet.restored-specs-stay",
-        "specs of before a restore are not signed again under its epoch",
-        RESTORES,
-        Invariant::SpecsSayTheRows,
     ),
     another(
         "fleet.last-event-of-a-batch-is-dropped",

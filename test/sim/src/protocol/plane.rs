@@ -22,6 +22,9 @@ use super::action::Hold;
 use super::clock::{Micros, SECOND, moment};
 use super::scenario::NODES_MAX;
 
+/// What was signed, and by whom.
+type Signed = (Purpose, Signer, Vec<u8>);
+
 /// Keys and certificates, the same for every run of this process: making them takes longer than a run.
 pub struct Keys {
     pub deployment: Deployment,
@@ -33,7 +36,7 @@ pub struct Keys {
     next: IntentSigner,
     /// A worker's key whose time is over, in somebody else's hands.
     expired: IntentSigner,
-    signatures: Mutex<HashMap<(Purpose, Signer, Vec<u8>), Bytes>>,
+    signatures: Mutex<HashMap<Signed, Bytes>>,
 }
 
 /// Whose signature a node gets.
