@@ -110,6 +110,10 @@ impl Capacity {
     pub(crate) async fn hold_pool(&self, pool_id: PoolId) -> Result<bool, StoreError> {
         let (name, holder) = (&name(pool_id), self.owner().holder.as_str());
         let asked_at = self.clock().monotonic();
+        let had = self.owner().held().contains_key(&pool_id);
+        if !had && lease::taken(self.store(), name, holder).await?.is_some() {
+            return Ok(false);
+        }
         let lease = self
             .store()
             .tx(HOLD, |tx| Box::pin(async move { lease::acquire(tx, name, holder, LEASE_FOR).await }))

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use kit::mutant;
 
-use crate::{RowExt, Sql, StoreError, Tx, sql};
+use crate::{RowExt, Sql, Store, StoreError, Tx, sql};
 use model::Timestamp;
 
 /// A condition that holds while the lease is held: `lease_guard!(name, holder, epoch)` with parameter numbers.
@@ -58,6 +58,11 @@ const ACQUIRE: Sql = sql(
      WHERE l.holder = excluded.holder OR l.expires_at <= compute_now()
      RETURNING epoch, expires_at",
 );
+const TAKEN: Sql = sql(
+    "lease_taken",
+    "SELECT ceil(extract(epoch FROM expires_at - compute_now()) * 1000)::bigint AS left_ms FROM leases
+     WHERE name = $1 AND holder <> $2 AND expires_at > compute_now()",
+);
 const RENEW: Sql = sql(
     "lease_renew",
     "UPDATE leases SET expires_at = compute_now() + $4::bigint * interval '1 millisecond'
@@ -80,7 +85,14 @@ const GUARD_UNLOCKED: Sql = sql(
     "SELECT EXISTS (SELECT 1 FROM leases WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > compute_now()) AS held",
 );
 
-pub(crate) const STATEMENTS: &[Sql] = &[ACQUIRE, RENEW, RENEW_LAPSED, RELEASE, GUARD, GUARD_UNLOCKED];
+pub(crate) const STATEMENTS: &[Sql] = &[ACQUIRE, TAKEN, RENEW, RENEW_LAPSED, RELEASE, GUARD, GUARD_UNLOCKED];
+
+/// How long another than `holder` still has the lease, unless it is renewed; none when it can be had. It writes nothing,
+/// where [`acquire`] writes even when it is refused: for those who ask again and again.
+pub async fn taken(store: &Store, name: &str, holder: &str) -> Result<Option<Duration>, StoreError> {
+    let row = store.read_opt(&TAKEN, &[&name, &holder]).await?;
+    Ok(row.map(|row| Duration::from_millis(u64::try_from(row.get::<_, i64>("left_ms")).unwrap_or(0))))
+}
 
 /// Takes the lease if it is free, expired or already the holder's; `None` while another has it.
 pub async fn acquire(

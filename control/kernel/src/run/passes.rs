@@ -10,20 +10,22 @@ use kit::TaskKind;
 use store::lease::{self, Lease};
 use store::{Op, StoreError};
 
-use super::{Running, may_act};
+use super::Running;
 use crate::module::{Pass, PassOutcome};
+use crate::sql;
 
 const PASS: TaskKind = TaskKind::fatal("pass");
 const OP_ACQUIRE: Op = Op::new("pass_lease_acquire");
 const OP_RENEW: Op = Op::new("pass_lease_renew");
 const OP_RELEASE: Op = Op::new("pass_lease_release");
-const OP_MAY_ACT: Op = Op::new("pass_may_act");
 
 /// Another process takes a singleton over this long after its holder was last heard of.
 const LEASE_FOR: Duration = Duration::from_secs(15);
 const LEASE_KEPT_EVERY: Duration = Duration::from_secs(5);
 /// How often to try for a lease that another process has.
 const LEASE_TRIED_EVERY: Duration = Duration::from_secs(5);
+/// Whoever wants to know more often is told what was found this long ago, unless the lease was to lapse before.
+const LEASE_LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
 /// Runs without a pause at most, so that a pass that always finds more still looks at its lease and its orders.
 const RUNS_IN_A_ROW_MAX: u32 = 64;
 
@@ -61,18 +63,16 @@ pub(super) enum Once {
 }
 
 pub(super) async fn once(running: &Running, pass: &dyn Pass, held: &mut Held) -> Result<Once, StoreError> {
-    if pass.acts() {
-        let acting = running.store.tx(OP_MAY_ACT, |tx| Box::pin(may_act(tx)));
-        if !acting.await? {
-            return Ok(Once::NotOurs);
-        }
+    if pass.singleton() && !held.hold().await? {
+        return Ok(Once::NotOurs);
+    }
+    // Asked by who has the lease alone: for the others it changes nothing.
+    if pass.acts() && !running.store.read_one(&sql::MAY_ACT, &[]).await?.get::<_, bool>("may_act") {
+        return Ok(Once::NotOurs);
     }
     if !pass.singleton() {
         run(running, pass).await;
         return Ok(Once::Ran);
-    }
-    if !held.hold().await? {
-        return Ok(Once::NotOurs);
     }
     // The lease is kept while the pass runs; when it is lost the pass is dropped at its next await.
     match futures::future::select(Box::pin(run(running, pass)), Box::pin(held.keep())).await {
@@ -113,11 +113,13 @@ pub(super) struct Held {
     lease: Option<Lease>,
     /// Before it was last asked for, by the monotonic clock.
     asked_at: Duration,
+    /// Another process has it, and need not be looked at before this.
+    theirs_until: Duration,
 }
 
 impl Held {
     pub(super) fn new(running: Running, name: String) -> Self {
-        Self { running, name, lease: None, asked_at: Duration::ZERO }
+        Self { running, name, lease: None, asked_at: Duration::ZERO, theirs_until: Duration::ZERO }
     }
 
     /// Takes or renews it; false while another process has it. One that was renewed just now is kept as it is: that it is
@@ -127,7 +129,16 @@ impl Held {
         if self.lease.is_some() && now.saturating_sub(self.asked_at) < LEASE_KEPT_EVERY {
             return Ok(true);
         }
+        if now < self.theirs_until {
+            return Ok(false);
+        }
         let (name, holder) = (self.name.as_str(), self.running.holder());
+        if self.lease.is_none()
+            && let Some(left) = lease::taken(&self.running.store, name, holder).await?
+        {
+            self.theirs_until = now + left.min(LEASE_LOOKED_AT_EVERY);
+            return Ok(false);
+        }
         let acquired = self
             .running
             .store

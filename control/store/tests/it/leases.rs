@@ -53,6 +53,28 @@ async fn a_stale_holder_writes_nothing() {
 }
 
 #[tokio::test]
+async fn who_asks_whose_a_lease_is_writes_nothing() {
+    const ROW: Sql =
+        sql("lease_row", "SELECT l.xmin::text || l.xmax::text || l.ctid::text AS row FROM leases l");
+    let db = db().await;
+    let time = Clocked::open(&db, START).await;
+    let taken = async |holder: &str| lease::taken(&time.store, "shard", holder).await.unwrap();
+    assert_eq!(taken("two").await, None, "nobody has had it yet");
+    take(&time.store, "one").await.unwrap();
+    let row = async || time.store.read_one(&ROW, &[]).await.unwrap().get::<_, String>("row");
+    let before = row().await;
+    assert_eq!(taken("two").await, Some(TTL));
+    assert_eq!(taken("one").await, None, "it is its own");
+    time.advance(TTL / 2);
+    assert_eq!(taken("two").await, Some(TTL / 2));
+    time.advance(TTL / 2);
+    assert_eq!(taken("two").await, None, "it has lapsed");
+    assert_eq!(row().await, before);
+    take(&time.store, "two").await.unwrap();
+    assert_eq!(taken("one").await, Some(TTL));
+}
+
+#[tokio::test]
 async fn the_holder_keeps_its_epoch_and_the_next_one_gets_another() {
     let db = db().await;
     let time = Clocked::open(&db, START).await;
