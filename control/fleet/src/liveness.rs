@@ -8,7 +8,7 @@ use kernel::{BoxFuture, Fault};
 use model::NodeId;
 use model::lifecycle::{NodeEvent, NodeState};
 use serde_json::{Value, json};
-use store::{Op, Param, RowExt, Sql, Tx};
+use store::{Op, Param, RowExt, Tx};
 use uuid::Uuid;
 
 use crate::core::Fleet;
@@ -26,51 +26,33 @@ const GOOD_HEARTBEATS: i32 = 2;
 /// Rows of one look; the next one follows at once when it was full.
 const LOOK_MAX: usize = 500;
 
-/// The nodes that one event is due for, and how to ask that of a single node.
-struct Due {
-    event: NodeEvent,
-    statement: &'static Sql,
-    params: &'static [&'static (dyn Param + Sync)],
-}
+/// What a node may be due for, in the order in which nodes are moved.
+const EVENTS: [NodeEvent; 3] = [NodeEvent::HeartbeatsMissed, NodeEvent::HeartbeatsBack, NodeEvent::GivenUp];
 
-const DUE: [Due; 3] = [
-    Due {
-        event: NodeEvent::HeartbeatsMissed,
-        statement: &sql::NODES_SILENT,
-        params: &[&SILENT_CLOSED_SECONDS, &SILENT_OPEN_SECONDS],
-    },
-    Due {
-        event: NodeEvent::HeartbeatsBack,
-        statement: &sql::NODES_BACK,
-        params: &[&GOOD_HEARTBEATS, &SILENT_OPEN_SECONDS],
-    },
-    Due { event: NodeEvent::GivenUp, statement: &sql::NODES_LOST, params: &[] },
-];
-
-impl Due {
-    /// With the node that is asked about, or none for all.
-    fn params<'a>(&self, node: &'a Option<Uuid>) -> Vec<&'a (dyn Param + Sync)> {
-        let mut params: Vec<&'a (dyn Param + Sync)> = vec![node];
-        params.extend(self.params.iter().map(|param| *param as &'a (dyn Param + Sync)));
-        params
-    }
+/// Of one node, or of all.
+fn due_of(node: &Option<Uuid>) -> [&(dyn Param + Sync); 4] {
+    [node, &SILENT_CLOSED_SECONDS, &SILENT_OPEN_SECONDS, &GOOD_HEARTBEATS]
 }
 
 impl Fleet {
-    /// One look at every node's heartbeats.
+    /// One look at every node's heartbeats. One statement, when there is nothing to do.
     pub async fn liveness(&self) -> Result<PassOutcome, Fault> {
-        self.close_orphaned_sessions().await?;
+        let mut rows = self.store().read(&sql::NODES_DUE, &due_of(&None::<Uuid>)).await?;
+        if rows.iter().any(|row| row.get::<_, Option<Uuid>>("node_id").is_none()) {
+            self.close_orphaned_sessions().await?;
+            rows = self.store().read(&sql::NODES_DUE, &due_of(&None::<Uuid>)).await?;
+        }
         let mut full = false;
-        for due in &DUE {
-            let rows = self.store().read(due.statement, &due.params(&None)).await?;
-            full |= rows.len() == LOOK_MAX;
-            for row in rows {
-                let node_id: NodeId = row.id("node_id");
+        for event in EVENTS {
+            let due = rows.iter().filter(|row| row.get::<_, Option<&str>>("event") == Some(event.name()));
+            let due: Vec<NodeId> = due.map(|row| row.id("node_id")).collect();
+            full |= due.len() == LOOK_MAX;
+            for node_id in due {
                 let moved =
-                    self.store().tx(LIVENESS, |tx| Box::pin(self.move_if_due(tx, node_id, due))).await;
+                    self.store().tx(LIVENESS, |tx| Box::pin(self.move_if_due(tx, node_id, event))).await;
                 if let Err(err) = moved {
                     // One node's trouble is not the others'. It is tried again at the next look.
-                    let event = due.event.name();
+                    let event = event.name();
                     tracing::warn!(%node_id, event, err = kit::chain(&err), "failed to move a node");
                     full = false;
                 }
@@ -80,16 +62,17 @@ impl Fleet {
     }
 
     /// Asks again under the node's lock: it may have been heard since the list was read.
-    async fn move_if_due(&self, tx: &mut Tx<'_>, node_id: NodeId, due: &Due) -> Result<(), Fault> {
+    async fn move_if_due(&self, tx: &mut Tx<'_>, node_id: NodeId, event: NodeEvent) -> Result<(), Fault> {
         tx.query_opt(&sql::NODE_LOCK, &[&node_id.uuid()]).await?;
-        if tx.query_opt(due.statement, &due.params(&Some(node_id.uuid()))).await?.is_none() {
+        let rows = tx.query(&sql::NODES_DUE, &due_of(&Some(node_id.uuid()))).await?;
+        if !rows.iter().any(|row| row.get::<_, Option<&str>>("event") == Some(event.name())) {
             return Ok(());
         }
         // That a node is not heard is so; to give it up, and place its work elsewhere, is a decision.
-        if due.event == NodeEvent::GivenUp && !kernel::run::may_act(tx).await? {
+        if event == NodeEvent::GivenUp && !kernel::run::may_act(tx).await? {
             return Ok(());
         }
-        self.move_node(tx, node_id, due.event).await
+        self.move_node(tx, node_id, event).await
     }
 
     /// Sessions of gateways that are gone, or came back under another epoch, are over.

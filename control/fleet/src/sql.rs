@@ -183,30 +183,35 @@ pub const FACTS_TOLD: Sql = sql(
 // Liveness looks at each node's session once per look. There is no index on the heartbeats' time: it would have to be kept with
 // every heartbeat of every node, which costs more than reading one small row per node. $1 asks about one node.
 
-pub const NODES_SILENT: Sql = sql(
-    "nodes_silent",
-    "SELECT n.node_id FROM nodes n LEFT JOIN node_sessions s USING (node_id)
-     WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state = 'ready' AND (s.node_id IS NULL
-        OR (s.closed_at IS NOT NULL AND s.last_heartbeat_at <= compute_now() - $2::float8 * interval '1 second')
-        OR s.last_heartbeat_at <= compute_now() - $3::float8 * interval '1 second')
-     ORDER BY n.node_id LIMIT 500",
-);
-pub const NODES_BACK: Sql = sql(
-    "nodes_back",
-    "SELECT n.node_id FROM nodes n JOIN node_sessions s USING (node_id)
-     WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state IN ('unreachable', 'lost') AND s.closed_at IS NULL
-       AND s.heartbeats_good >= $2 AND s.last_heartbeat_at > compute_now() - $3::float8 * interval '1 second'
-     ORDER BY n.node_id LIMIT 500",
-);
-/// Measured from when the node was found unreachable, not from its last heartbeat: while no gateway or no database could have
-/// heard it, its silence says nothing.
-pub const NODES_LOST: Sql = sql(
-    "nodes_lost",
-    "SELECT n.node_id FROM nodes n JOIN pools p USING (pool_id)
-     WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state = 'unreachable'
-       AND n.unreachable_since <= compute_now() - CASE jsonb_typeof(p.policy->'lostAfterMinutes')
-             WHEN 'number' THEN (p.policy->>'lostAfterMinutes')::float8 * interval '1 minute' END
-     ORDER BY n.node_id LIMIT 500",
+/// Nodes that an event is due for, up to 500 of each; of one node when `$1` says which. Sessions whose gateway has none any more
+/// are a row without a node.
+///
+/// Lost is measured from when the node was found unreachable, not from its last heartbeat: while no gateway or no database
+/// could have heard it, its silence says nothing.
+pub const NODES_DUE: Sql = sql(
+    "nodes_due",
+    "(SELECT 'heartbeats-missed' AS event, n.node_id FROM nodes n LEFT JOIN node_sessions s USING (node_id)
+      WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state = 'ready' AND (s.node_id IS NULL
+         OR (s.closed_at IS NOT NULL AND s.last_heartbeat_at <= compute_now() - $2::float8 * interval '1 second')
+         OR s.last_heartbeat_at <= compute_now() - $3::float8 * interval '1 second')
+      ORDER BY n.node_id LIMIT 500)
+     UNION ALL
+     (SELECT 'heartbeats-back', n.node_id FROM nodes n JOIN node_sessions s USING (node_id)
+      WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state IN ('unreachable', 'lost') AND s.closed_at IS NULL
+        AND s.heartbeats_good >= $4 AND s.last_heartbeat_at > compute_now() - $3::float8 * interval '1 second'
+      ORDER BY n.node_id LIMIT 500)
+     UNION ALL
+     (SELECT 'given-up', n.node_id FROM nodes n JOIN pools p USING (pool_id)
+      WHERE ($1::uuid IS NULL OR n.node_id = $1) AND n.state = 'unreachable'
+        AND n.unreachable_since <= compute_now() - CASE jsonb_typeof(p.policy->'lostAfterMinutes')
+              WHEN 'number' THEN (p.policy->>'lostAfterMinutes')::float8 * interval '1 minute' END
+      ORDER BY n.node_id LIMIT 500)
+     UNION ALL
+     SELECT NULL, NULL WHERE $1::uuid IS NULL AND (
+       EXISTS (SELECT 1 FROM gateways g JOIN node_sessions s USING (gateway_id)
+               WHERE g.expires_at <= compute_now() AND s.closed_at IS NULL)
+       OR EXISTS (SELECT 1 FROM gateways g JOIN node_sessions s USING (gateway_id)
+                  WHERE s.gateway_epoch < g.epoch AND s.closed_at IS NULL))",
 );
 pub const SESSIONS_OF_ENDED_GATEWAYS: Sql = sql(
     "sessions_of_ended_gateways",
@@ -444,9 +449,7 @@ pub const STATEMENTS: &[Sql] = &[
     NODE_INVENTORY,
     FACTS_NEWS,
     FACTS_TOLD,
-    NODES_SILENT,
-    NODES_BACK,
-    NODES_LOST,
+    NODES_DUE,
     SESSIONS_OF_ENDED_GATEWAYS,
     SESSIONS_OF_EARLIER_EPOCHS,
     NODE_SESSION_GOOD_RESET,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use kit::{TaskKind, Wake, Waker};
-use store::work::{self, Claimed, Floor, Outcome, Queue, Taken};
+use store::work::{self, Claimed, Floor, Outcome, Outlook, Queue, Taken};
 use store::{ErrorKind, Op, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -142,24 +142,39 @@ impl Dispatcher {
     pub(super) async fn look(&self, room: u32) -> Result<(Vec<Claimed>, Duration), StoreError> {
         let now = self.running.clock.monotonic();
         let at = self.at();
-        let later = now >= at.later_from;
-        let together = self.handler.together();
         let room = room.min(BATCH_MAX);
-        let wakes = match together {
-            None => room,
-            Some(_) => room.min(at.careful),
-        };
+        let mut later = now >= at.later_from;
         let mut looked = Looked { claimed: Vec::new(), pause: LOOK_EVERY };
+        if !later {
+            looked.pause = at.later_from.saturating_sub(now);
+        }
+        let together = self.handler.together();
+        let mut wakes = room;
+        if let Some(together) = together {
+            if at.careful == 0 {
+                // The same transaction says whether anything is due under a lease, which hardly ever is.
+                let (pause, outlook) = self.all_together(together, later).await?;
+                looked.pause = looked.pause.min(pause);
+                if let Some(outlook) = outlook {
+                    later = room > 0 && outlook.due_in == Some(Duration::ZERO);
+                    if !later {
+                        looked.pause = looked.pause.min(self.nothing_due(outlook, room));
+                    }
+                }
+            }
+            wakes = room.min(self.at().careful);
+        }
         if later || wakes > 0 || self.has_ended() {
-            looked = self.under_lease(if later { room } else { 0 }, wakes, later).await?;
+            let rows = if later { room } else { 0 };
+            let Looked { claimed, pause } = self.under_lease(rows, wakes, later).await?;
+            looked = Looked { claimed, pause: looked.pause.min(pause) };
         }
         if let Some(together) = together
+            && at.careful > 0
             && self.at().careful == 0
         {
-            looked.pause = looked.pause.min(self.all_together(together).await?);
-        }
-        if !later {
-            looked.pause = looked.pause.min(at.later_from.saturating_sub(now));
+            let (pause, _) = self.all_together(together, false).await?;
+            looked.pause = looked.pause.min(pause);
         }
         if room == 0 && together.is_none() {
             // An item that ends wakes the loop.
@@ -192,8 +207,14 @@ impl Dispatcher {
                     if settle.is_empty() { Default::default() } else { work::settle(tx, settle).await? };
                 let mut floor = at.floor;
                 let (mut claimed, mut taken, mut outlook) = (Vec::new(), Taken::default(), None);
-                if rows > 0 && (!acts || may_act(tx).await?) {
+                if later {
+                    outlook = Some(work::outlook(tx, queue).await?);
+                }
+                // Nearly always nothing is due.
+                let due = outlook.is_some_and(|outlook| outlook.due_in == Some(Duration::ZERO));
+                if due && rows > 0 && (!acts || may_act(tx).await?) {
                     claimed = work::claim(tx, queue, holder, rows, CLAIM_FOR).await?;
+                    outlook = Some(work::outlook(tx, queue).await?);
                 }
                 let wakes = wakes.saturating_sub(u32::try_from(claimed.len()).unwrap_or(u32::MAX));
                 if wakes > 0 {
@@ -202,9 +223,6 @@ impl Dispatcher {
                     let surplus = taken.keys.split_off(taken.keys.len().min(wakes as usize));
                     work::put_back(tx, queue, surplus);
                     claimed.extend(work::start(tx, queue, &taken.keys, holder, CLAIM_FOR).await?);
-                }
-                if later {
-                    outlook = Some(work::outlook(tx, queue).await?);
                 }
                 Ok::<_, StoreError>((settled, claimed, taken, floor, wakes, outlook))
             })
@@ -244,8 +262,24 @@ impl Dispatcher {
         });
     }
 
-    /// Takes, handles and settles keys in one transaction. How long to wait before the next look.
-    async fn all_together(&self, together: &dyn HandleTogether) -> Result<Duration, StoreError> {
+    /// Notes that no key with a row in `work` is due. How long that is so.
+    fn nothing_due(&self, outlook: Outlook, room: u32) -> Duration {
+        let now = self.running.clock.monotonic();
+        self.move_to(|at| at.later_from = now + LATER_PAUSE);
+        self.running.metrics.parked(self.queue.name(), outlook.parked);
+        match outlook.due_in {
+            Some(due_in) if room > 0 => due_in.max(LATER_PAUSE),
+            Some(_) | None => LOOK_EVERY,
+        }
+    }
+
+    /// Takes, handles and settles keys in one transaction. How long to wait before the next look, and with `later` how it stands
+    /// with keys that have a row in `work`, unless the transaction failed.
+    async fn all_together(
+        &self,
+        together: &dyn HandleTogether,
+        later: bool,
+    ) -> Result<(Duration, Option<Outlook>), StoreError> {
         let (queue, acts, floor) = (self.queue, self.handler.acts(), self.at().floor);
         let (started, asked) = (self.running.clock.monotonic(), together.keys_max());
         let count = Mutex::new(0);
@@ -260,14 +294,15 @@ impl Dispatcher {
                         work::enqueue(tx, queue, &key, pause).await?;
                     }
                 }
-                Ok::<_, Fault>((taken, floor))
+                let outlook = if later { Some(work::outlook(tx, queue).await?) } else { None };
+                Ok::<_, Fault>((taken, floor, outlook))
             })
         });
         let handled = AssertUnwindSafe(handled).catch_unwind().await;
         let keys = *count.lock().expect("no holder of this lock panics");
         let took = self.running.clock.monotonic().saturating_sub(started);
         let why = match handled {
-            Ok(Ok((taken, floor))) => {
+            Ok(Ok((taken, floor, outlook))) => {
                 self.move_to(|at| {
                     at.floor = floor;
                     if taken.folded > 0 {
@@ -278,7 +313,7 @@ impl Dispatcher {
                     self.running.metrics.worked_together(queue.name(), "ok", keys, took);
                 }
                 let more = taken.seen >= asked || taken.folded > 0;
-                return Ok(if more { Duration::ZERO } else { held_pause(&taken) });
+                return Ok((if more { Duration::ZERO } else { held_pause(&taken) }, outlook));
             }
             Ok(Err(Fault::Store(err))) if says_nothing_of_keys(&err) => return Err(err),
             Ok(Err(fault)) => kit::chain(&fault),
@@ -291,7 +326,7 @@ impl Dispatcher {
         self.running.metrics.worked_together(queue.name(), "failed", keys, took);
         tracing::warn!(queue = queue.name(), keys, err = why, "work failed together and is done one by one");
         self.move_to(|at| at.careful = u32::try_from(keys).unwrap_or(u32::MAX));
-        Ok(Duration::ZERO)
+        Ok((Duration::ZERO, None))
     }
 
     fn start(&self, item: Claimed, permit: OwnedSemaphorePermit) {
