@@ -27,7 +27,7 @@
 //!
 //! # Time
 //!
-//! Statements call `compute_now()` and never `now()`. It is the setting `compute.now` when that is set (the
+//! Statements call `compute_now()` and never `now()`. It is the setting `compute.now_us` when that is set (the
 //! simulator's clock, through [`StoreConfig::virtual_clock`]), else the time of the statement.
 
 mod config;

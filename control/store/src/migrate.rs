@@ -146,6 +146,11 @@ fn digest(migration: &Migration) -> String {
 /// [`run`] over given files, so that a test can bring its own.
 pub(crate) async fn apply(store: &Store, known: &[Migration], grants: &str) -> Result<(), StoreError> {
     let connection = store.connection().await?;
+    if let Some(now) = store.virtual_now() {
+        // As the migrations before 0012 know it.
+        let set = format!("SET compute.now = '{now}'");
+        connection.batch_execute(&set).await.map_err(|err| StoreError::driver("set_clock", &err))?;
+    }
     let done = apply_on(&connection, known, grants).await;
     // The session holds the lock and unlimited timeouts: it ends here instead of going back to the pool.
     drop(Object::take(connection));

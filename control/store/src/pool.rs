@@ -201,7 +201,7 @@ impl Store {
                 None => connection.query(&prepared, params).await,
                 // One behind the other, without waiting in between.
                 Some(now) => {
-                    let set = format!("SET compute.now = '{now}'");
+                    let set = format!("SET compute.now_us = {}", now.micros());
                     let set = connection.batch_execute(&set);
                     let (set, done) = futures::join!(set, connection.query(&prepared, params));
                     set.and(done)
@@ -223,7 +223,7 @@ impl Store {
     pub(crate) async fn connection(&self) -> Result<Object, StoreError> {
         let connection = self.raw_connection().await?;
         if let Some(now) = self.virtual_now() {
-            let set = format!("SET compute.now = '{now}'");
+            let set = format!("SET compute.now_us = {}", now.micros());
             connection.batch_execute(&set).await.map_err(|err| StoreError::driver("set_clock", &err))?;
         }
         Ok(connection)
@@ -245,7 +245,7 @@ impl Store {
         })
     }
 
-    fn virtual_now(&self) -> Option<model::Timestamp> {
+    pub(crate) fn virtual_now(&self) -> Option<model::Timestamp> {
         self.0.config.virtual_clock.as_ref().map(|clock| clock())
     }
 }

@@ -64,7 +64,7 @@ impl<'env> Tx<'env> {
     ) -> Self {
         let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if let Some(now) = virtual_now {
-            begin.push_str(&format!("; SET LOCAL compute.now = '{now}'"));
+            begin.push_str(&format!("; SET LOCAL compute.now_us = {}", now.micros()));
         }
         let session = Session {
             connection,
