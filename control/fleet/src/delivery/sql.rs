@@ -63,14 +63,18 @@ pub const SESSIONS_INSERT: Sql = sql(
        AS k (node_id, cert_serial, journal_id, incarnation_id, boot_id, acked)
      ON CONFLICT (node_id) DO NOTHING RETURNING node_id, session_epoch",
 );
+/// Epochs are drawn in the order of the parameters, whatever order the rows are found in.
 pub const SESSIONS_TAKE: Sql = sql(
     "sessions_take",
-    "UPDATE node_sessions s SET gateway_id = $1, gateway_epoch = $2, session_epoch = nextval('session_epoch'),
+    "WITH k AS MATERIALIZED (
+       SELECT k.*, nextval('session_epoch') AS session_epoch
+       FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::text[], $8::bigint[])
+         AS k (node_id, cert_serial, journal_id, incarnation_id, boot_id, acked)
+     )
+     UPDATE node_sessions s SET gateway_id = $1, gateway_epoch = $2, session_epoch = k.session_epoch,
        cert_serial = k.cert_serial, journal_id = k.journal_id, incarnation_id = k.incarnation_id, boot_id = k.boot_id,
        acked_event_seq = k.acked, connected_at = compute_now(), closed_at = NULL, last_heartbeat_at = compute_now()
-     FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::text[], $8::bigint[])
-       AS k (node_id, cert_serial, journal_id, incarnation_id, boot_id, acked)
-     WHERE s.node_id = k.node_id RETURNING s.node_id, s.session_epoch",
+     FROM k WHERE s.node_id = k.node_id RETURNING s.node_id, s.session_epoch",
 );
 pub const SESSION_CLOSE: Sql = sql(
     "session_close",
