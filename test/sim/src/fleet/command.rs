@@ -94,7 +94,12 @@ pub fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{second}");
-    println!("the second run of the seed ended otherwise");
+    let (tables, events) = (first.differs_in(&second), first.events_digest != second.events_digest);
+    println!(
+        "the second run of the seed ended otherwise: the rows of {}{}",
+        if tables.is_empty() { "no table".to_owned() } else { tables.join(", ") },
+        if events { ", and the events" } else { "" },
+    );
     Ok(ExitCode::FAILURE)
 }
 

@@ -14,6 +14,8 @@ use super::{Config, Shown};
 pub struct Outcome {
     /// A digest of every row.
     pub state: String,
+    /// The same of each table by itself.
+    pub tables: BTreeMap<String, String>,
     /// A digest of every domain event, in order.
     pub events_digest: String,
     pub events: i64,
@@ -36,6 +38,12 @@ impl Outcome {
     /// What a second run of the same seed must end in too.
     pub fn same_as(&self, other: &Outcome) -> bool {
         self.state == other.state && self.events_digest == other.events_digest
+    }
+
+    /// Tables whose rows another run left otherwise.
+    pub fn differs_in(&self, other: &Outcome) -> Vec<&str> {
+        let differs = |(table, digest): &(&String, &String)| other.tables.get(*table) != Some(*digest);
+        self.tables.iter().filter(differs).map(|(table, _)| table.as_str()).collect()
     }
 }
 

@@ -12,6 +12,10 @@ const START_TRIES: u32 = 50;
 /// Many minutes of virtual time go by in one, and the server seldom lives for that long.
 const VACUUM_EVERY: Duration = Duration::from_secs(1);
 
+/// A connection that is new plans each statement anew, and up to six times where it looks at the parameters. Chaos makes many
+/// connections, and a plan that goes by the parameters may find rows in another order in a second run.
+const SETTINGS: &str = "plan_cache_mode = force_generic_plan\n";
+
 /// In a folder in memory, where what is durable costs nothing.
 pub struct Server {
     dir: PathBuf,
@@ -23,7 +27,23 @@ impl Server {
     pub async fn start(dir: PathBuf) -> anyhow::Result<Self> {
         let mut server = Self { dir, running: None, backup: None };
         server.up().await?;
+        server.configure()?;
         Ok(server)
+    }
+
+    /// For this server and for all that are started over the same files.
+    fn configure(&self) -> anyhow::Result<()> {
+        let path = self.dir.join("pgdata/postgresql.conf");
+        let mut text = std::fs::read_to_string(&path)?;
+        text.push_str(SETTINGS);
+        std::fs::write(&path, text)?;
+        self.signal(rustix::process::Signal::HUP)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.embedded()?.pid())?;
+        let pid = rustix::process::Pid::from_raw(pid).context("a process")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
     }
 
     pub fn embedded(&self) -> anyhow::Result<&Embedded> {
@@ -60,9 +80,8 @@ impl Server {
 
     /// As a power cut: nothing is said to anybody, and what follows is a recovery.
     pub async fn power_cut(&mut self) -> anyhow::Result<()> {
+        self.signal(rustix::process::Signal::KILL)?;
         let running = self.running.take().context("the server runs")?;
-        let pid = rustix::process::Pid::from_raw(i32::try_from(running.pid())?).context("a process")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
         running.ended().await;
         drop(running);
         self.up().await

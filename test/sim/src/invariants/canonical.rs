@@ -61,10 +61,10 @@ pub async fn canonical_tables(store: &Store) -> Result<BTreeMap<String, String>,
 }
 
 /// One digest of all tables, in lowercase hex.
-pub async fn canonical_state(store: &Store) -> Result<String, StoreError> {
+pub fn canonical_state(tables: &BTreeMap<String, String>) -> String {
     let mut all = Sha256::new();
-    for (table, digest) in canonical_tables(store).await? {
+    for (table, digest) in tables {
         all.update(format!("{table} {digest}\n"));
     }
-    Ok(all.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    all.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -96,8 +96,10 @@ impl Run<'_> {
         self.show().await?;
         let store = &self.plant.store;
         let unreachable = store.read_one(&UNREACHABLE, &[]).await?.get("count");
+        let tables = invariants::canonical_tables(store).await?;
         Ok(Outcome {
-            state: invariants::canonical_state(store).await?,
+            state: invariants::canonical_state(&tables),
+            tables,
             events_digest: digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
             events,
             faults: self.faults.clone(),
