@@ -76,12 +76,12 @@ impl Executor {
         }
     }
 
-    /// Runs what can run now: all of it, or until processes died, which it gives.
+    /// Runs what can run now: all of it, or until processes died, which it gives, or a connection broke.
     pub async fn run_ready(&mut self) -> anyhow::Result<BTreeSet<ProcessId>> {
         loop {
             self.admit();
             let killed = self.bury();
-            if !killed.is_empty() {
+            if !killed.is_empty() || self.core.has_broken() {
                 return Ok(killed);
             }
             let Some(id) = self.core.take_ready() else { return Ok(killed) };

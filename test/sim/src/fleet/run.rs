@@ -219,7 +219,7 @@ impl Run<'_> {
         let until = epoch + super::time::micros(until);
         loop {
             let killed = self.executor.run_ready().await?;
-            if !killed.is_empty() {
+            if self.core.take_broken() || !killed.is_empty() {
                 self.buried(killed).await?;
                 continue;
             }

@@ -147,7 +147,8 @@ impl Schedule for ProcessSchedule {
         })
     }
 
-    fn point<'a>(&'a self, at: At, _name: &'static str) -> BoxFuture<'a, Fate> {
+    fn point<'a>(&'a self, at: At, name: &'static str) -> BoxFuture<'a, Fate> {
+        tracing::trace!(process = self.process.0, name, "statement");
         match self.sprung(at) {
             None => Box::pin(ready(Fate::Goes)),
             Some(Trap::DieAtStatement | Trap::DieAtCommit) => self.die(),
@@ -155,8 +156,14 @@ impl Schedule for ProcessSchedule {
                 self.dies.store(true, Ordering::Relaxed);
                 Box::pin(ready(Fate::Goes))
             }
-            Some(Trap::LoseCommit) => Box::pin(ready(Fate::LostBefore)),
-            Some(Trap::LoseAnswer) => Box::pin(ready(Fate::LostAfter)),
+            Some(Trap::LoseCommit) => {
+                self.core.broke();
+                Box::pin(ready(Fate::LostBefore))
+            }
+            Some(Trap::LoseAnswer) => {
+                self.core.broke();
+                Box::pin(ready(Fate::LostAfter))
+            }
         }
     }
 

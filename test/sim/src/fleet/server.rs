@@ -10,11 +10,14 @@ use store::embedded::{Embedded, EmbeddedConfig};
 const CONNECTIONS_MAX: u32 = 200;
 const START_TRIES: u32 = 50;
 /// Many minutes of virtual time go by in one, and the server seldom lives for that long.
-const VACUUM_EVERY: Duration = Duration::from_secs(1);
+const VACUUM_EVERY: Duration = Duration::from_secs(5);
 
 /// A connection that is new plans each statement anew, and up to six times where it looks at the parameters. Chaos makes many
-/// connections, and a plan that goes by the parameters may find rows in another order in a second run.
-const SETTINGS: &str = "plan_cache_mode = force_generic_plan\n";
+/// connections, and a plan that goes by the parameters may find rows in another order in a second run. Tables of some hundred
+/// rows that change with every heartbeat would be vacuumed and analyzed at every look.
+const SETTINGS: &str = "plan_cache_mode = force_generic_plan\n\
+    autovacuum_vacuum_threshold = 1000\n\
+    autovacuum_analyze_threshold = 2000\n";
 
 /// In a folder in memory, where what is durable costs nothing.
 pub struct Server {

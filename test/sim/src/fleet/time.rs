@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ pub struct Core {
     only: AtomicU64,
     /// One at a time, first come first served.
     pub(super) turns: Arc<Semaphore>,
+    /// A connection broke, and what it held may still be held.
+    broken: AtomicBool,
     /// Something was woken.
     pub(super) woken: Notify,
     /// Decides everything that is not said by something else.
@@ -68,6 +70,7 @@ impl Core {
             io: AtomicUsize::new(0),
             only: AtomicU64::new(0),
             turns: Arc::new(Semaphore::new(1)),
+            broken: AtomicBool::new(false),
             woken: Notify::new(),
             rng: Arc::new(SeededRng::new(seed)),
             spent: Mutex::default(),
@@ -187,6 +190,19 @@ impl Core {
     }
 
     /// The process ends where it stands.
+    /// A connection broke in a transaction. What it held is let go before anything else happens, however fast the server is.
+    pub fn broke(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn take_broken(&self) -> bool {
+        self.broken.swap(false, Ordering::Relaxed)
+    }
+
     pub fn kill(&self, process: ProcessId) {
         self.state().killed.insert(process);
     }

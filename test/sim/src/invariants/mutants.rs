@@ -44,7 +44,6 @@ const RESERVATIONS: &str = "concurrency::reservations::reservations_under_eight_
 const DELIVERY: &str = "delivery::both_delivery_stores_answer_any_history_alike";
 const HAND_OVER: &str = "concurrency::reservations::a_pool_that_changes_hands_is_booked_once";
 const FLEET: &str = "fleet::a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole";
-const RESTORES: &str = "fleet::the_scenario_of_a_restored_database_ends_as_it_says";
 
 /// Of the control plane. Those of agents and gateways are the protocol simulator's.
 pub const MUTANTS: &[Mutant] = &[

@@ -199,7 +199,7 @@ impl Run<'_> {
         }
     }
 
-    /// Processes died: what they held is let go, and they start again after a while.
+    /// Processes died, or connections: what they held is let go, and they start again after a while.
     pub(super) async fn buried(&mut self, killed: BTreeSet<ProcessId>) -> anyhow::Result<()> {
         self.core.outside("(burial)", self.settle_database()).await?;
         for gateway in self.gateways.iter_mut().filter(|gateway| killed.contains(&gateway.process)) {
