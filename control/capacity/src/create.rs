@@ -260,7 +260,7 @@ impl Capacity {
         };
         self.books().refresh().await?;
         for tried in 1..=TRIES_MAX + 1 {
-            let standing = self.standing(subject.pool_id);
+            let standing = &self.standing(subject.pool_id);
             // The last try goes without a place: then it waits in line, where races are settled one after another.
             let pick = match standing {
                 Standing::Shared | Standing::Ours(_) if tried <= TRIES_MAX => {
@@ -268,19 +268,18 @@ impl Capacity {
                 }
                 Standing::Shared | Standing::Ours(_) | Standing::Theirs => None,
             };
-            let reason = match (&pick, &standing) {
+            let reason = match (&pick, standing) {
                 (Some(_), _) => String::new(),
                 (None, Standing::Theirs) if self.books().find(subject.pool_id, &claim).is_some() => {
                     HANDED.to_owned()
                 }
                 (None, _) => self.waiting_reason(subject, &claim)?,
             };
-            let fence = standing.fence().filter(|_| pick.is_some());
             let (placement, reason) = (pick.as_ref().map(|pick| &pick.placement), reason.as_str());
             let done = call
                 .tx(self.store(), RESERVATION_ADMIT, |tx| {
                     Box::pin(async move {
-                        if !fenced(tx, fence).await? {
+                        if placement.is_some() && !fenced(tx, standing).await? {
                             return Err(Stop::Fenced);
                         }
                         self.admit_in(tx, placing, key, placement, reason).await

@@ -73,7 +73,8 @@ impl Capacity {
         let (mut after, mut head) = (Uuid::nil(), None);
         // What does not fit does not fit twice: the books only fill up during a pass.
         let mut refused: HashMap<String, String> = HashMap::new();
-        loop {
+        // One who loses the pool meanwhile leaves the rest to whoever takes it.
+        while self.standing(pool_id) != Standing::Theirs {
             self.books().refresh().await?;
             let line: [&(dyn store::Param + Sync); 4] = [&pool_id.uuid(), &after, &aged, &HANDED];
             let rows = self.store().read(&sql::RESERVATIONS_IN_LINE, &line).await?;
@@ -129,7 +130,7 @@ impl Capacity {
     ) -> Result<Vec<(ReservationId, String)>, Fault> {
         let standing = self.standing(pool_id);
         let mut told = Vec::new();
-        match self.place_many(&picked, standing.fence()).await {
+        match self.place_many(&picked, &standing).await {
             Ok((placed, versions)) => {
                 let placed: BTreeSet<ReservationId> = placed.into_iter().collect();
                 // A pick of one that does not wait any more is taken back.

@@ -38,15 +38,6 @@ pub(crate) enum Standing {
     Theirs,
 }
 
-impl Standing {
-    pub fn fence(&self) -> Option<&Lease> {
-        match self {
-            Standing::Ours(lease) => Some(lease),
-            Standing::Shared | Standing::Theirs => None,
-        }
-    }
-}
-
 struct Held {
     lease: Lease,
     /// By our own clock from before it was asked for, which errs towards giving up early. The fence decides all the same.
@@ -73,12 +64,13 @@ fn name(pool_id: PoolId) -> String {
     format!("placer:{}", pool_id.uuid().hyphenated())
 }
 
-/// Whether the fence holds, and if so keeps the pool from changing hands until the transaction is over.
-pub(crate) async fn fenced(tx: &mut Tx<'_>, fence: Option<&Lease>) -> Result<bool, StoreError> {
-    match fence {
-        Some(_) if kit::mutant::on("capacity.owner-not-fenced") => Ok(true),
-        Some(lease) => lease::guard(tx, lease).await,
-        None => Ok(true),
+/// Whether this process may book in the pool, and if so keeps the pool from changing hands until the transaction is over.
+pub(crate) async fn fenced(tx: &mut Tx<'_>, standing: &Standing) -> Result<bool, StoreError> {
+    match standing {
+        Standing::Ours(_) if kit::mutant::on("capacity.owner-not-fenced") => Ok(true),
+        Standing::Ours(lease) => lease::guard(tx, lease).await,
+        Standing::Shared => Ok(true),
+        Standing::Theirs => Ok(false),
     }
 }
 
@@ -154,7 +146,7 @@ impl Pass for Own {
             let capacity = &self.0;
             capacity.books().refresh().await?;
             for pool_id in capacity.books().pools_of(capacity.owner().nodes_min) {
-                let had = capacity.standing(pool_id).fence().is_some();
+                let had = matches!(capacity.standing(pool_id), Standing::Ours(_));
                 if capacity.hold_pool(pool_id).await? && !had {
                     // What was handed to an owner that is gone.
                     capacity.place_waiting(pool_id).await?;

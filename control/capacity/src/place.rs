@@ -212,12 +212,12 @@ impl Capacity {
             let Some(pick) = self.books().pick(placing.pool_id, placing.id, claim) else {
                 return Ok(Attempt::NoFit);
             };
-            let (placement, fence) = (&pick.placement, standing.fence());
+            let (placement, standing) = (&pick.placement, &standing);
             let done = self
                 .store()
                 .tx(RESERVATION_PLACE, |tx| {
                     Box::pin(async move {
-                        if !fenced(tx, fence).await? {
+                        if !fenced(tx, standing).await? {
                             return Err(Stop::Fenced);
                         }
                         // The reservation before quotas and books, as everybody.

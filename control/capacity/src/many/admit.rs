@@ -236,19 +236,15 @@ impl Capacity {
         whats: &'d [&'w Creating],
         decided: &'d [(usize, Decided<'d>)],
     ) -> Result<Written<'w>, Stop> {
-        let mut fences: BTreeMap<PoolId, &store::lease::Lease> = BTreeMap::new();
-        for (place, one) in decided {
-            if let Some(lease) = one.standing.fence() {
-                fences.insert(whats[*place].subject.pool_id, lease);
-            }
-        }
-        let fences = &fences;
+        let ours = decided.iter().filter(|(_, one)| matches!(one.standing, Standing::Ours(_)));
+        let fences: &BTreeMap<PoolId, &Standing> =
+            &ours.map(|(place, one)| (whats[*place].subject.pool_id, &one.standing)).collect();
         let written = self
             .store()
             .tx(ADMIT_MANY, |tx| {
                 Box::pin(async move {
-                    for (pool_id, lease) in fences {
-                        if !fenced(tx, Some(lease)).await? {
+                    for (pool_id, standing) in fences {
+                        if !fenced(tx, standing).await? {
                             self.lost_pool(*pool_id);
                             return Err(Stop::Fenced);
                         }

@@ -10,13 +10,12 @@ use model::lifecycle::ReservationState;
 use model::{AllocationId, NodeId, PoolId, ReservationId, TenantId};
 use placer::{Booking, Placement};
 use serde_json::{Value, json};
-use store::lease::Lease;
 use store::{Op, Row, RowExt, Tx};
 use uuid::Uuid;
 
 use crate::Capacity;
 use crate::line::Picked;
-use crate::owner::fenced;
+use crate::owner::{Standing, fenced};
 use crate::place::{Placing, Stop, limits_of, quota_placed, spec_key};
 use crate::quotas::refusal;
 use crate::sql::many as sql;
@@ -206,7 +205,7 @@ impl Capacity {
     pub(crate) async fn place_many(
         &self,
         picked: &[Picked<'_>],
-        fence: Option<&Lease>,
+        standing: &Standing,
     ) -> Result<(Vec<ReservationId>, HashMap<NodeId, i64>), Stop> {
         let allocation_ids: Vec<AllocationId> = picked.iter().map(|_| self.id()).collect();
         let ids: Vec<Uuid> = picked.iter().map(|one| one.parts().0.id.uuid()).collect();
@@ -214,7 +213,7 @@ impl Capacity {
         self.store()
             .tx(PLACE_MANY, |tx| {
                 Box::pin(async move {
-                    if !fenced(tx, fence).await? {
+                    if !fenced(tx, standing).await? {
                         return Err(Stop::Fenced);
                     }
                     let waiting = tx.query(&sql::RESERVATIONS_PLACED, &[ids]).await?;

@@ -213,6 +213,26 @@ async fn an_owner_that_lost_its_pool_books_nothing_there() {
     cloud.assert_sound().await;
 }
 
+/// More waits than one transaction places, and the first of them is what tells the owner.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_finds_its_pool_lost_books_none_of_what_is_left_in_line() {
+    let (cloud, _) = Cloud::with_nodes(4).await;
+    let (owner, api) = (Process::new(&cloud, 4), &Process::started(&cloud, 4));
+    owner.own().await;
+    let claim = || json!({ "vcpu": 1, "memoryGiB": 1 });
+    futures::future::join_all((0..150).map(|_| api.reserve(claim()))).await;
+    assert_eq!(cloud.events("reservation.scheduling").await, 150);
+    let stolen = "UPDATE leases SET holder = 'another', epoch = epoch + 1, expires_at = compute_now() + interval '1 hour'
+                  WHERE name LIKE 'placer:%'";
+    cloud.db.batch(stolen).await;
+    run_queue(&owner.capacity, cloud.pool).await;
+    assert_eq!(cloud.events("reservation.placed").await, 0);
+    lapse(&cloud).await;
+    owner.own().await;
+    assert_eq!(cloud.events("reservation.placed").await, 150);
+    cloud.assert_sound().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_handed_to_an_owner_that_is_gone_is_placed_by_the_next() {
     let (cloud, _) = Cloud::with_nodes(4).await;
