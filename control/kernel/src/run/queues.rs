@@ -96,8 +96,7 @@ impl Dispatcher {
             let pause = match self.pass().await {
                 Ok(pause) => pause,
                 Err(err) => {
-                    let err = kit::chain(&err);
-                    tracing::warn!(queue = self.queue.name(), err, "failed to claim work");
+                    self.say_failed(&err);
                     LOOK_EVERY
                 }
             };
@@ -149,17 +148,22 @@ impl Dispatcher {
             looked.pause = at.later_from.saturating_sub(now);
         }
         let together = self.handler.together();
-        let mut wakes = room;
+        // Trouble with keys that are handled together holds up none under a lease.
+        let (mut wakes, mut trouble) = (room, None);
         if let Some(together) = together {
             if at.careful == 0 {
                 // The same transaction says whether anything is due under a lease, which hardly ever is.
-                let (pause, outlook) = self.all_together(together, later).await?;
-                looked.pause = looked.pause.min(pause);
-                if let Some(outlook) = outlook {
-                    later = room > 0 && outlook.due_in == Some(Duration::ZERO);
-                    if !later {
-                        looked.pause = looked.pause.min(self.nothing_due(outlook, room));
+                match self.all_together(together, later).await {
+                    Ok((pause, outlook)) => {
+                        looked.pause = looked.pause.min(pause);
+                        if let Some(outlook) = outlook {
+                            later = room > 0 && outlook.due_in == Some(Duration::ZERO);
+                            if !later {
+                                looked.pause = looked.pause.min(self.nothing_due(outlook, room));
+                            }
+                        }
                     }
+                    Err(err) => trouble = Some(err),
                 }
             }
             wakes = room.min(self.at().careful);
@@ -173,14 +177,28 @@ impl Dispatcher {
             && at.careful > 0
             && self.at().careful == 0
         {
-            let (pause, _) = self.all_together(together, false).await?;
-            looked.pause = looked.pause.min(pause);
+            match self.all_together(together, false).await {
+                Ok((pause, _)) => looked.pause = looked.pause.min(pause),
+                Err(err) => trouble = Some(err),
+            }
         }
         if room == 0 && together.is_none() {
             // An item that ends wakes the loop.
             looked.pause = LOOK_EVERY;
         }
-        Ok((looked.claimed, looked.pause))
+        match trouble {
+            None => Ok((looked.claimed, looked.pause)),
+            Some(err) if looked.claimed.is_empty() => Err(err),
+            // What is claimed is this process's to run.
+            Some(err) => {
+                self.say_failed(&err);
+                Ok((looked.claimed, LOOK_EVERY))
+            }
+        }
+    }
+
+    fn say_failed(&self, err: &StoreError) {
+        tracing::warn!(queue = self.queue.name(), err = kit::chain(err), "failed to claim work");
     }
 
     fn at(&self) -> At {

@@ -6,12 +6,16 @@ use kernel::run::drive::DrivenQueue;
 use kernel::run::run_queues;
 use kernel::{ApiError, BoxFuture, Fault, QueueHandler};
 use kit::{Rng, SeededRng};
-use store::{Op, Tx, sql};
+use store::{Op, Sql, Tx, sql};
 use testkit::{TestDb, db, eventually};
 
 use crate::world::{ACT, BOUND, OBSERVE, process, wake};
 
 const QUEUE: &str = "test";
+
+/// A lock that is not had in time.
+const LOCKED: Sql =
+    sql("locked", "DO $$ BEGIN RAISE EXCEPTION 'as the test wants it' USING ERRCODE = 'lock_not_available'; END $$");
 
 /// Writes what it has seen, many keys at once; some keys fail, and some only once.
 #[derive(Default)]
@@ -72,6 +76,9 @@ impl HandleTogether for Seeing {
         Box::pin(async move {
             self.0.together.lock().unwrap().push(keys.len());
             assert!(keys.is_sorted(), "{keys:?}");
+            if keys.iter().any(|key| key.starts_with("locked")) {
+                tx.execute(&LOCKED, &[]).await?;
+            }
             self.0.see(tx, keys).await?;
             Ok(keys
                 .iter()
@@ -176,6 +183,35 @@ async fn one_poisoned_key_among_many_fails_alone() {
         wait_for(&db, BEHIND, 1).await;
         assert!(seer.together.lock().unwrap().len() > tried, "together again");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_databases_trouble_with_keys_together_holds_up_none_under_a_lease() {
+    let (db, seer, handler) = world().await;
+    let queue = DrivenQueue::new(&process("one", &db.store), handler);
+    // The first look of a process is a careful one.
+    assert!(queue.claim(8).await.unwrap().0.is_empty());
+    want(&db, "locked").await;
+    let due: Result<(), Fault> = db
+        .store
+        .tx(Op::new("test_due"), |tx| {
+            Box::pin(
+                async move { Ok(kernel::module::wake_in(tx, QUEUE, "due", Duration::from_millis(1)).await?) },
+            )
+        })
+        .await;
+    due.unwrap();
+    eventually(BOUND, || async {
+        match queue.claim(8).await {
+            Ok((claimed, _)) if claimed.iter().any(|item| item.key == "due") => Ok(()),
+            told => Err(format!("{told:?}")),
+        }
+    })
+    .await;
+    assert!(!seer.together.lock().unwrap().is_empty(), "they were tried together");
+    assert_eq!(db.scalar_i64(UNTAKEN).await, 1, "what is locked still waits");
+    // With nothing claimed it is told as what it is.
+    assert!(queue.claim(8).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
