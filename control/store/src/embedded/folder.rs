@@ -31,19 +31,34 @@ pub(super) struct Folder {
     root: PathBuf,
     socket_dir: PathBuf,
     durable: bool,
-    /// Held as long as the folder is in use.
-    _lock: File,
+    _lock: Lock,
     sweeper: std::sync::Mutex<Option<Child>>,
+}
+
+/// Held as long as the folder is in use.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that another thread starts just now has a copy until it becomes its program.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 impl Folder {
     pub(super) fn open(mode: &Mode, owner: &Owner) -> Result<Self, EmbeddedError> {
-        let (root, durable) = match mode {
-            Mode::Durable { dir } => (open_durable(dir, owner)?, true),
-            Mode::Memory => (create_temporary(owner)?, false),
+        let (root, lock, durable) = match mode {
+            Mode::Durable { dir } => {
+                let root = open_durable(dir, owner)?;
+                check_passable(&root, owner)?;
+                let lock = lock(&root.join("lock"))?;
+                (root, lock, true)
+            }
+            Mode::Memory => {
+                let (root, lock) = create_temporary(owner)?;
+                (root, lock, false)
+            }
         };
-        check_passable(&root, owner)?;
-        let lock = lock(&root)?;
         let socket_dir = socket_dir(&root, owner)?;
         let folder = Self { root, socket_dir, durable, _lock: lock, sweeper: std::sync::Mutex::new(None) };
         folder.adopt(owner)?;
@@ -174,7 +189,7 @@ fn open_durable(dir: &Path, owner: &Owner) -> Result<PathBuf, EmbeddedError> {
 }
 
 /// A new folder in [`memory_parent`]; leftovers of processes that could not clean up go first.
-fn create_temporary(owner: &Owner) -> Result<PathBuf, EmbeddedError> {
+fn create_temporary(owner: &Owner) -> Result<(PathBuf, Lock), EmbeddedError> {
     let above = memory_parent();
     let above = above.canonicalize().map_err(io("resolve", &above))?;
     sweep(&above, owner.ours());
@@ -183,7 +198,12 @@ fn create_temporary(owner: &Owner) -> Result<PathBuf, EmbeddedError> {
     fs::create_dir(&root).map_err(io("create", &root))?;
     let mode = if owner.runs_as().is_some() { 0o711 } else { 0o700 };
     fs::set_permissions(&root, fs::Permissions::from_mode(mode)).map_err(io("protect", &root))?;
-    Ok(root)
+    check_passable(&root, owner)?;
+    // It is locked before it has the name by which others look whether it is.
+    let (made, path) = (root.join("lock.new"), root.join("lock"));
+    let lock = lock(&made)?;
+    fs::rename(&made, &path).map_err(io("name", &path))?;
+    Ok((root, lock))
 }
 
 /// `TMPDIR` where it is set, else memory where there is enough of it, else `/tmp`. Copying a template database is
@@ -208,31 +228,33 @@ fn sweep(above: &Path, ours: Ids) {
         if !named || !own || !path.join("lock").is_file() {
             continue;
         }
-        if lock(&path).is_ok() && working_in(&path.join("pgdata")).is_empty() {
+        if let Ok(_unused) = lock(&path.join("lock"))
+            && working_in(&path.join("pgdata")).is_empty()
+        {
             let _ = fs::remove_dir_all(&path);
         }
     }
 }
 
-fn lock(root: &Path) -> Result<File, EmbeddedError> {
-    let path = root.join("lock");
-    let mut file = OpenOptions::new()
+fn lock(path: &Path) -> Result<Lock, EmbeddedError> {
+    let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(0o600)
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&path)
-        .map_err(io("open", &path))?;
+        .open(path)
+        .map_err(io("open", path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            return Err(EmbeddedError::AlreadyRunning { dir: root.to_owned() });
+            return Err(EmbeddedError::AlreadyRunning { dir: path.with_file_name("") });
         }
-        Err(err) => return Err(io("lock", &path)(err.into())),
+        Err(err) => return Err(io("lock", path)(err.into())),
     }
-    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    let mut lock = Lock(file);
+    let _ = lock.0.set_len(0).and_then(|()| writeln!(lock.0, "{}", std::process::id()));
+    Ok(lock)
 }
 
 fn socket_dir(root: &Path, owner: &Owner) -> Result<PathBuf, EmbeddedError> {
@@ -293,4 +315,21 @@ fn working_in(data: &Path) -> Vec<i32> {
 fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EmbeddedError {
     let path = path.to_owned();
     move |source| EmbeddedError::Io { doing, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_free_although_a_process_that_is_starting_has_a_copy_of_its_lock() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("lock");
+        let held = lock(&path).unwrap();
+        let copy = held.0.try_clone().unwrap();
+        assert!(matches!(lock(&path), Err(EmbeddedError::AlreadyRunning { .. })));
+        drop(held);
+        lock(&path).unwrap();
+        drop(copy);
+    }
 }
