@@ -122,7 +122,11 @@ ids! {
     ReservationId, "reservation", "rsv_";
     /// One placed attempt of a reservation on one node. A re-placement makes a new one.
     AllocationId, "allocation", "alloc_";
+    /// A virtual machine of a tenant.
+    InstanceId, "instance", "inst_";
     QuotaId, "quota", "quota_";
+    FlavorId, "flavor", "flv_";
+    ImageId, "image", "img_";
     EventId, "event", "evt_";
     AuditId, "audit entry", "aud_";
     RequestId, "request", "req_";

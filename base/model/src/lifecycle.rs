@@ -1,12 +1,14 @@
-//! The states of commands, nodes, reservations and allocations, and their moves. Pure: `next(state, event)`.
+//! The states of commands, nodes, reservations, allocations and instances, and their moves. Pure: `next(state, event)`.
 
 mod allocation;
 mod command;
+mod instance;
 mod node;
 mod reservation;
 
 pub use allocation::AllocationState;
 pub use command::{CommandEvent, CommandState};
+pub use instance::{DesiredPower, InstanceEvent, InstanceState};
 pub use node::{NodeEvent, NodeState};
 pub use reservation::{ReservationEvent, ReservationState};
 

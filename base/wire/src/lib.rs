@@ -4,6 +4,7 @@
 //! through the codec of their RPC library; everything else decodes through [`decode`], which bounds first.
 
 pub mod command;
+pub mod instance;
 pub mod inventory;
 pub mod limits;
 pub mod map;

@@ -24,3 +24,11 @@ pub const CONDITIONS_MAX: usize = 512;
 pub const HELLO_COMMANDS_MAX: usize = 1024;
 /// Any name or short text a node reports.
 pub const TEXT_BYTES_MAX: usize = 1024;
+/// One instance of a spec: with keys and addresses at their most.
+pub const INSTANCE_BYTES_MAX: usize = 256 * 1024;
+/// Instances of one report: with their words at their longest they fit one event.
+pub const INSTANCES_PER_REPORT_MAX: usize = 64;
+/// One stable word on an instance.
+pub const INSTANCE_REASON_BYTES_MAX: usize = 64;
+/// What is told of an instance.
+pub const INSTANCE_TEXT_BYTES_MAX: usize = 512;

@@ -163,7 +163,7 @@ impl NodeObserver for Capacity {
                 Some(Report::AllocationReleased(released)) => {
                     self.released(tx, node_id, &released.allocation_id).await
                 }
-                Some(Report::ConditionChanged(_)) | None => Ok(()),
+                Some(Report::ConditionChanged(_) | Report::InstancesObserved(_)) | None => Ok(()),
             }
         })
     }

@@ -159,17 +159,21 @@ const fn kind_of(report: &NodeReport) -> &'static str {
         Some(Report::AllocationFailed(_)) => "allocation-failed",
         Some(Report::AllocationReleased(_)) => "allocation-released",
         Some(Report::ConditionChanged(_)) => "condition-changed",
+        Some(Report::InstancesObserved(_)) => "instances-observed",
         // A newer agent's.
         None => "unknown",
     }
 }
 
-/// Reports that move a booking are believed only when the node signed them.
+/// Reports that move a booking, or an instance, are believed only when the node signed them.
 fn is_attested(report: &NodeReport) -> bool {
     match &report.report {
-        Some(Report::AllocationBound(_) | Report::AllocationFailed(_) | Report::AllocationReleased(_)) => {
-            true
-        }
+        Some(
+            Report::AllocationBound(_)
+            | Report::AllocationFailed(_)
+            | Report::AllocationReleased(_)
+            | Report::InstancesObserved(_),
+        ) => true,
         Some(Report::ConditionChanged(_)) | None => false,
     }
 }

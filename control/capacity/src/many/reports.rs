@@ -37,7 +37,8 @@ fn said<'a>(one: &Reported<'a>) -> Option<(AllocationId, Said<'a>)> {
         Some(Report::AllocationReleased(released)) => {
             Some((released.allocation_id.parse().ok()?, Said::Released))
         }
-        Some(Report::AllocationFailed(_) | Report::ConditionChanged(_)) | None => None,
+        Some(Report::AllocationFailed(_) | Report::ConditionChanged(_) | Report::InstancesObserved(_))
+        | None => None,
     }
 }
 
@@ -73,8 +74,11 @@ impl Capacity {
         let (mut moves, mut left) = (Moves::default(), Vec::new());
         for (place, one) in reports.iter().enumerate() {
             let taken = match said(one) {
-                // Nobody here asks about conditions.
-                None => matches!(one.report.report, Some(Report::ConditionChanged(_)) | None),
+                // Nobody here asks about conditions and instances.
+                None => matches!(
+                    one.report.report,
+                    Some(Report::ConditionChanged(_) | Report::InstancesObserved(_)) | None
+                ),
                 Some((id, said)) => match spoken.remove(&id) {
                     Some((node_id, spoken)) if node_id == one.node_id => {
                         moves.take(node_id, spoken, &said)?

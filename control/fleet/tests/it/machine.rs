@@ -171,6 +171,7 @@ pub fn told(report: &NodeReport) -> String {
         Some(Report::AllocationFailed(failed)) => format!("failed {}", failed.allocation_id),
         Some(Report::AllocationReleased(released)) => format!("released {}", released.allocation_id),
         Some(Report::ConditionChanged(_)) => "condition".to_owned(),
+        Some(Report::InstancesObserved(_)) => "instances".to_owned(),
         None => "nothing".to_owned(),
     }
 }

@@ -161,7 +161,8 @@ fn is_attested(report: &node_report::Report) -> bool {
     match report {
         node_report::Report::AllocationBound(_)
         | node_report::Report::AllocationFailed(_)
-        | node_report::Report::AllocationReleased(_) => true,
+        | node_report::Report::AllocationReleased(_)
+        | node_report::Report::InstancesObserved(_) => true,
         node_report::Report::ConditionChanged(_) => false,
     }
 }

@@ -122,6 +122,7 @@ fn told(report: &SectionReport) -> Vec<String> {
             format!("failed {} {}", number(&failed.allocation_id), failed.reason)
         }
         Body::ConditionChanged(_) => "condition".into(),
+        Body::InstancesObserved(_) => "instances".into(),
     };
     report.reports.iter().map(one).collect()
 }
