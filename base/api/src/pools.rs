@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::method::method;
 use crate::words::words;
 use crate::{
-    Cursor, GpuTotals, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Ref, Time, Word,
+    Address, Cursor, GpuTotals, Id, IdempotencyKey, Int, InvalidRequest, Limit, Many, Name, Named, Ref,
+    Subnet, Text, Time, Word,
 };
 
 words! {
@@ -26,6 +27,35 @@ words! {
         /// The emptiest.
         Spread = "spread",
     }
+}
+
+words! {
+    /// Among whom an address is one instance's alone.
+    AddressScope, "address scope" {
+        /// All hosts of the pool, whose bridges are one network.
+        Pool = "pool",
+        /// Each host, whose bridge is a network of its own.
+        Host = "host",
+    }
+}
+
+/// The network that instances of the pool are in.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Network {
+    /// Each instance has an address of it.
+    pub subnet: Subnet,
+    /// The router; no instance gets its address. None: instances reach their own network alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Address>,
+    #[serde(default, skip_serializing_if = "Many::is_empty")]
+    pub nameservers: Many<Address, 4>,
+    /// Of the hosts. `br0` when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<Text<1, 15>>,
+    /// `pool` when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Word<AddressScope>>,
 }
 
 /// What each machine keeps for itself.
@@ -52,6 +82,9 @@ pub struct PoolPolicy {
     /// How long an unreachable node is waited for before it is lost and its work is placed again. Never when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_after_minutes: Option<Int<5, 43_200>>,
+    /// For a pool of class `vps-host`: without it instances ask for their address by DHCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -130,14 +163,42 @@ pub struct UpdatePool {
     pub if_version: Option<Int<1, 9_007_199_254_740_991>>,
 }
 
-fn check_update(request: &UpdatePool) -> Result<(), InvalidRequest> {
-    if request.name.is_none() && request.policy.is_none() {
-        return Err(InvalidRequest::new("", "nothing to change: give name or policy"));
+fn check_policy(policy: Option<&PoolPolicy>) -> Result<(), InvalidRequest> {
+    let Some(network) = policy.and_then(|policy| policy.network.as_ref()) else { return Ok(()) };
+    if network.gateway.is_some_and(|gateway| !network.subnet.has_host(gateway)) {
+        let message = format!("the gateway is no machine's address in {}", network.subnet);
+        return Err(InvalidRequest::new("/policy/network/gateway", message));
+    }
+    let bridge = network.bridge.as_ref().map_or("br0", |bridge| bridge.as_str());
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if !bridge.bytes().all(plain) || !bridge.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+    {
+        let message = "a bridge is 1 to 15 of A-Z, a-z, 0-9, '_', '-', '.', the first a letter or digit";
+        return Err(InvalidRequest::new("/policy/network/bridge", message));
+    }
+    if bridge.starts_with("bc") {
+        let message = "names that begin with \"bc\" are those of instances' own interfaces";
+        return Err(InvalidRequest::new("/policy/network/bridge", message));
     }
     Ok(())
 }
 
-method!(Create, "pools"."create", Key, "compute-pool", CreatePool => Pool, [NotFound, Conflict], "Creates a pool.");
+fn check_create(request: &CreatePool) -> Result<(), InvalidRequest> {
+    let network = request.policy.as_ref().is_some_and(|policy| policy.network.is_some());
+    if network && request.class.0 != PoolClass::VpsHost {
+        return Err(InvalidRequest::new("/policy/network", "only a pool of class vps-host has a network"));
+    }
+    check_policy(request.policy.as_ref())
+}
+
+fn check_update(request: &UpdatePool) -> Result<(), InvalidRequest> {
+    if request.name.is_none() && request.policy.is_none() {
+        return Err(InvalidRequest::new("", "nothing to change: give name or policy"));
+    }
+    check_policy(request.policy.as_ref())
+}
+
+method!(Create, "pools"."create", Key, "compute-pool", CreatePool => Pool, [NotFound, Conflict], "Creates a pool.", check = check_create);
 method!(Get, "pools"."get", Read, "compute-pool", GetPool => Pool, [NotFound], "Shows a pool and what of it is free.");
 method!(List, "pools"."list", Read, "compute-pool", ListPools => crate::List<Pool>, [NotFound], "Lists pools.");
 method!(Update, "pools"."update", Natural, "compute-pool", UpdatePool => Pool, [NotFound, Conflict], "Renames a pool or replaces its policy.", check = check_update);

@@ -13,6 +13,8 @@ words! {
         Gpu = "gpu",
         Vcpu = "vcpu",
         MemoryGib = "memoryGiB",
+        /// Of instances.
+        DiskGib = "diskGiB",
         Reservations = "reservations",
     }
 }
@@ -24,7 +26,7 @@ pub struct Quota {
     pub tenant: Named<TenantId>,
     pub resource: Word<QuotaResource>,
     pub amount: u64,
-    /// What its reservations hold of it now.
+    /// What its reservations and instances hold of it now.
     pub used: u64,
     pub updated_at: Time,
 }

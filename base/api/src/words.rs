@@ -85,6 +85,8 @@ of_model! {
     model::lifecycle::NodeState, "node state";
     model::lifecycle::ReservationState, "reservation state";
     model::lifecycle::CommandState, "command state";
+    model::lifecycle::InstanceState, "instance state";
+    model::lifecycle::DesiredPower, "desired state";
     model::CommandKind, "command kind";
     model::Lane, "lane";
     model::Role, "role";

@@ -11,6 +11,7 @@ use capacity::Capacity;
 use fleet::{Fleet, FleetKeys, PgDelivery};
 use gateway::{Gateway, GatewayConfig, GatewayParts, Timing, Tls};
 use iam::{Authorizer, Iam};
+use instances::Instances;
 use kernel::run::{Running, run_passes, run_queues, run_relay};
 use kernel::{CallLimits, Pipeline};
 use kit::{Clock, Rng, Supervisor, TaskKind};
@@ -84,7 +85,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         true => Some(modules(&config)?),
         false => None,
     };
-    if let Some((_, fleet)) = &serving {
+    if let Some(Serving { fleet, .. }) = &serving {
         fleet.claim_database().await.map_err(fault).context("claim the database")?;
         watch_record(&config, supervisor).await?;
         fleet.publish_trust().await.map_err(fault).context("publish the trust bundle")?;
@@ -99,8 +100,8 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         config.gateway_url.clone().or_else(|| address.map(|address| format!("https://{address}")));
     let running =
         Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
-    let parts = parts(serving.as_ref().map(|(_, fleet)| fleet), gateway, metrics, &config.clock);
-    let Some((capacity, fleet)) = serving else {
+    let parts = parts(serving.as_ref().map(|serving| &serving.fleet), gateway, metrics, &config.clock);
+    let Some(Serving { capacity, instances, fleet }) = serving else {
         let ops = serve_vitals(&config, Vitals::new(&running, &parts), &running).await?;
         return Ok(Plane { api: None, gateway: address, ops });
     };
@@ -112,6 +113,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         ledger::module(&ledger),
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
+        instances::module(&instances),
     ];
     if config.roles.worker || config.roles.scheduler {
         let worker = fleet::methods::worker(&fleet);
@@ -165,18 +167,27 @@ pub fn gateway_store(mut config: StoreConfig) -> StoreConfig {
     PgDelivery::store_config(config, Timing::default().ttl)
 }
 
-fn modules(config: &PlaneConfig) -> anyhow::Result<(Capacity, Fleet)> {
+/// The modules of a process that signs intent.
+struct Serving {
+    capacity: Capacity,
+    instances: Instances,
+    fleet: Fleet,
+}
+
+fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
     let keys: FleetKeys = config.keys.worker().context("the worker keys")?;
     let capacity = Capacity::new(config.store.clone(), config.clock.clone(), config.rng.clone());
+    let instances =
+        Instances::new(config.store.clone(), capacity.clone(), config.clock.clone(), config.rng.clone());
     let fleet = Fleet::new(
         config.store.clone(),
         Some(keys),
-        vec![Arc::new(capacity.clone())],
-        vec![Arc::new(capacity.clone())],
+        vec![Arc::new(capacity.clone()), Arc::new(instances.clone())],
+        vec![Arc::new(capacity.clone()), Arc::new(instances.clone())],
         config.clock.clone(),
         config.rng.clone(),
     );
-    Ok((capacity, fleet))
+    Ok(Serving { capacity, instances, fleet })
 }
 
 async fn start_gateway(

@@ -14,14 +14,18 @@ pub(crate) const RULES: &[Sql] = &[
     sql(
         "no atom is in two allocations that have not ended",
         "SELECT format('%s on %s: %s allocations', atom, node_id, count(*)) AS what FROM (
-           SELECT node_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL) live
+           SELECT node_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL
+           UNION ALL
+           SELECT node_id, unnest(atoms) AS atom FROM instance_allocations WHERE ended_at IS NULL) live
          GROUP BY node_id, atom HAVING count(*) > 1 ORDER BY 1",
     ),
     sql(
         "bookings are the atoms of allocations that have not ended",
         "SELECT format('%s of %s', coalesce(b.atom, l.atom), coalesce(b.allocation_id, l.allocation_id)) AS what
          FROM bookings b FULL JOIN (
-           SELECT allocation_id, node_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL) l
+           SELECT allocation_id, node_id, unnest(atoms) AS atom FROM allocations WHERE ended_at IS NULL
+           UNION ALL
+           SELECT allocation_id, node_id, unnest(atoms) AS atom FROM instance_allocations WHERE ended_at IS NULL) l
            ON l.allocation_id = b.allocation_id AND l.node_id = b.node_id AND l.atom = b.atom
          WHERE b.atom IS NULL OR l.atom IS NULL ORDER BY 1",
     ),
@@ -34,7 +38,8 @@ pub(crate) const RULES: &[Sql] = &[
     sql(
         "an allocation has its host booking until it has ended",
         "SELECT format('%s is %s', coalesce(a.allocation_id, h.allocation_id), a.state) AS what
-         FROM allocations a
+         FROM (SELECT allocation_id, node_id, state, ended_at FROM allocations
+               UNION ALL SELECT allocation_id, node_id, 'bound', ended_at FROM instance_allocations) a
          FULL JOIN host_bookings h ON h.allocation_id = a.allocation_id AND h.node_id = a.node_id
          WHERE a.allocation_id IS NULL OR (a.ended_at IS NULL) <> (h.allocation_id IS NOT NULL) ORDER BY 1",
     ),

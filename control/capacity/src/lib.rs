@@ -37,6 +37,7 @@ mod create;
 mod read;
 
 mod facts;
+mod inline;
 mod observe;
 mod spec;
 
@@ -67,6 +68,7 @@ use serde_json::Value;
 use store::{Store, StoreError, Tx};
 
 use books::Books;
+pub use inline::{Place, PoolOfInstances, Room, is_over_quota, is_taken};
 pub use invariants::{Violation, invariants};
 use many::{Batches, Readers};
 use owner::Owner;

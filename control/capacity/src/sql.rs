@@ -9,6 +9,7 @@
 //! on it. Whoever changes what a node offers or holds changes its `node_capacity` row, whose trigger raises the version.
 
 mod booking;
+pub mod inline;
 mod line;
 pub mod many;
 
@@ -474,7 +475,7 @@ pub const ALL: &[Sql] = &[
 mod tests {
     #[tokio::test]
     async fn every_statement_prepares_on_a_migrated_database() {
-        let all = [super::ALL, super::many::ALL, crate::invariants::RULES].concat();
+        let all = [super::ALL, super::inline::ALL, super::many::ALL, crate::invariants::RULES].concat();
         testkit::db().await.prepare_all(&all).await;
     }
 }

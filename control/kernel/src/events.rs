@@ -74,6 +74,37 @@ events! {
     /// It could not be placed, or not be kept.
     ReservationFailed = "reservation.failed" on "reservation" { state, reason };
 
+    /// A flavor was made.
+    FlavorCreated = "flavor.created" on "flavor" { name, poolId };
+    /// An image was made.
+    ImageCreated = "image.created" on "image" { name, sha256, shared, verified };
+    /// An instance was admitted: its quota is held.
+    InstanceCreated = "instance.created" on "instance" { state, desiredState, poolId, name };
+    /// An instance cannot be placed yet.
+    InstanceWaiting = "instance.waiting" on "instance" { state, poolId, reason };
+    /// A host has a place for it, and is told of it.
+    InstanceScheduled = "instance.scheduled" on "instance" { state, desiredState, poolId, nodeId, allocationId, addresses };
+    /// It is to run: somebody asked.
+    InstanceStarting = "instance.starting" on "instance" { state, desiredState, poolId, nodeId };
+    /// It runs, as its host says.
+    InstanceRunning = "instance.running" on "instance" { state, desiredState, poolId, nodeId };
+    /// It is to stop: somebody asked.
+    InstanceStopping = "instance.stopping" on "instance" { state, desiredState, poolId, nodeId };
+    /// It is stopped, as its host says.
+    InstanceStopped = "instance.stopped" on "instance" { state, desiredState, poolId, nodeId };
+    /// It is to go, with its disk: somebody asked.
+    InstanceDeleting = "instance.deleting" on "instance" { state, desiredState, poolId, nodeId };
+    /// Nothing of it is left, and all that it held was given back.
+    InstanceDeleted = "instance.deleted" on "instance" { state, desiredState, poolId, reason };
+    /// Its host cannot do what was asked of it.
+    InstanceFailed = "instance.failed" on "instance" { state, desiredState, poolId, nodeId, reason, message };
+    /// Its host was given up, with it.
+    InstanceLost = "instance.lost" on "instance" { state, desiredState, poolId, nodeId };
+    /// Its state lasts longer than it may: somebody should look.
+    InstanceStuck = "instance.stuck" on "instance" { state, desiredState, poolId, nodeId, reason };
+    /// A host holds an instance that has no place there. It is left as it is.
+    InstanceOrphaned = "instance.orphaned" on "node" { instanceId, observed };
+
     /// A machine presented a join token and waits for approval.
     NodePending = "node.pending" on "join-request" { siteId, fingerprint, name };
     /// A machine joined a site and has a certificate.

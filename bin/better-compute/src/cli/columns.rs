@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::table::Column;
-use super::text::{age, at, get, gib_pair, model, number, printable, short};
+use super::text::{age, at, get, gib_pair, model, number, plain, printable, short};
 
 const fn column(head: &'static str, cell: fn(&Value) -> String) -> Column {
     Column { head, wide: false, cell }
@@ -41,6 +41,9 @@ pub fn of(method: &str) -> Option<&'static [Column]> {
         "nodes.list" => NODES,
         "commands.list" => COMMANDS,
         "reservations.list" => RESERVATIONS,
+        "flavors.list" => FLAVORS,
+        "images.list" => IMAGES,
+        "instances.list" => INSTANCES,
         "quotas.list" => QUOTAS,
         "events.list" => EVENTS,
         "audit.list" => AUDIT,
@@ -131,6 +134,47 @@ const JOIN_REQUESTS: &[Column] = &[
     wide("AGENT", |v| at(v, "agentVersion")),
     wide("NODE", |v| at(v, "node.name")),
     column("LAST SEEN", |v| age(number(v, "lastSeenSeconds"))),
+];
+
+const FLAVORS: &[Column] = &[
+    NAME,
+    column("VCPU", |v| at(v, "vcpu")),
+    column("MEMORY", |v| format!("{} MiB", number(v, "memoryMiB"))),
+    column("DISK", |v| format!("{} GiB", number(v, "diskGiB"))),
+    column("GPUS", |v| format!("{} {}", number(v, "gpus"), model(&at(v, "gpuModel"))).trim_end().to_owned()),
+    wide("POOL", |v| at(v, "pool.name")),
+    ID,
+    AGE,
+];
+
+const IMAGES: &[Column] = &[
+    NAME,
+    column("FORMAT", |v| at(v, "format")),
+    column("SHARED", |v| if get(v, "shared") == true { "yes".to_owned() } else { "no".to_owned() }),
+    column("VERIFIED", |v| if get(v, "verified") == true { "yes".to_owned() } else { "no".to_owned() }),
+    column("SHA256", |v| short(&at(v, "sha256"), 16)),
+    TENANT_WIDE,
+    wide("URL", |v| at(v, "url")),
+    ID,
+    AGE,
+];
+
+const INSTANCES: &[Column] = &[
+    ID,
+    NAME,
+    STATE,
+    column("POOL", |v| at(v, "pool.name")),
+    column("FLAVOR", |v| at(v, "flavor.name")),
+    column("IMAGE", |v| at(v, "image.name")),
+    column("NODE", |v| at(v, "node.name")),
+    column("ADDRESS", |v| get(v, "addresses").get(0).map(plain).unwrap_or_default()),
+    TENANT_WIDE,
+    wide("BY", |v| at(v, "createdBy.name")),
+    AGE,
+    column("WHY", |v| {
+        let condition = get(v, "conditions").get(0).map(|first| at(first, "message")).unwrap_or_default();
+        if condition.is_empty() { at(v, "waitingReason") } else { condition }
+    }),
 ];
 
 const NODES: &[Column] = &[

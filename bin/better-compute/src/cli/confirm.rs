@@ -25,6 +25,7 @@ fn of(method: &str, request: &Value) -> Option<Ask> {
         "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
         "reservations.release" => Ask::Yes("release"),
+        "instances.delete" => Ask::Yes("delete, with its disk,"),
         "nodes.drain" => Ask::Yes("drain"),
         "nodes.revoke" => Ask::NodeName("revoke"),
         "nodes.abandon" => Ask::NodeName("give up what is held on"),

@@ -26,7 +26,7 @@ fn positionals(method: &str) -> &'static [&'static str] {
         "sites.get" => &["site"],
         "pools.get" | "pools.update" => &["pool"],
         "tenants.create" | "users.create" | "tokens.create" | "sites.create" | "pools.create"
-        | "policies.put" => &["name"],
+        | "policies.put" | "flavors.create" | "images.create" => &["name"],
         _ if method.starts_with("nodes.") && method != "nodes.list" => &["node"],
         _ => &["id"],
     }
@@ -64,6 +64,7 @@ fn add(row: &MethodRow, field: &Field, above: Option<&str>, flags: &mut Vec<Flag
         None if path == "document" => "file".to_owned(),
         None => api::flag(match path.as_str() {
             "labels" => "label",
+            "sshKeys" => "sshKey",
             "gpus" if matches!(field.shape, Shape::List { .. }) => "gpu",
             other => other,
         }),
@@ -142,6 +143,9 @@ fn help(row: &MethodRow, flag: &Flag) -> String {
     }
     if flag.path == "confirm" {
         return "What is meant, by its name (or id): asked for on a terminal; --yes gives it".to_owned();
+    }
+    if flag.path == "sshKeys" {
+        return "File of OpenSSH public keys, one a line, or a key itself".to_owned();
     }
     if flag.path == "labels" {
         return "Sets a label; KEY- takes one away".to_owned();

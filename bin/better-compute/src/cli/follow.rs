@@ -44,6 +44,16 @@ pub fn of(method: &str) -> Option<Follow> {
             "released" | "expired" | "failed" => Settled::AsAsked,
             _ => Settled::NotYet,
         }),
+        "instances.create" | "instances.get" | "instances.start" | "instances.stop" | "instances.reboot"
+        | "instances.delete" => Some(Follow {
+            get: "instances.get",
+            by: "id",
+            settled: |v| match at(v, "state") {
+                state if state == at(v, "desiredState") => Settled::AsAsked,
+                state if matches!(state.as_str(), "error" | "lost" | "deleted") => Settled::Otherwise,
+                _ => Settled::NotYet,
+            },
+        }),
         "commands.create" | "commands.get" => Some(Follow {
             get: "commands.get",
             by: "id",

@@ -92,6 +92,14 @@ fn value(flag: &Flag, matches: &ArgMatches, shell: &mut Shell) -> Result<Option<
     Ok(match &flag.shape {
         Shape::Bool => matches.get_one::<bool>(&flag.path).copied().map(Value::from),
         Shape::Integer { .. } => matches.get_one::<u64>(&flag.path).copied().map(Value::from),
+        Shape::List { .. } if flag.path == "sshKeys" => {
+            let texts: Vec<String> = texts().collect();
+            let mut keys = Vec::new();
+            for text in texts {
+                keys.extend(ssh_keys(&text, shell)?);
+            }
+            Some(keys.into())
+        }
         Shape::List { items, .. } => {
             let number = matches!(**items, Shape::Integer { .. });
             Some(
@@ -115,6 +123,22 @@ fn value(flag: &Flag, matches: &ArgMatches, shell: &mut Shell) -> Result<Option<
             texts().next().map(Value::from)
         }
     })
+}
+
+/// The keys of a file, or the one that was given. A private key does not leave this machine.
+fn ssh_keys(given: &str, shell: &mut Shell) -> Result<Vec<String>, Failure> {
+    // A key has its kind and itself, with a blank in between.
+    let text = match given.split_once(' ') {
+        Some((kind, _)) if kind.contains("ssh-") || kind.starts_with("ecdsa-") => given.to_owned(),
+        Some(_) | None => read(given, shell)?,
+    };
+    if text.contains("PRIVATE KEY") {
+        let message =
+            format!("--ssh-key: {given} is a private key: give the public one, the file that ends in .pub");
+        return Err(Failure::usage(message));
+    }
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
 }
 
 /// `KEY=VALUE`; for labels also `KEY-`, which takes one away.

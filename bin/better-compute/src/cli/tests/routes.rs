@@ -100,6 +100,26 @@ fn nested_fields_have_flags_of_their_own() {
 }
 
 #[test]
+fn ssh_keys_come_from_files_and_a_private_one_goes_nowhere() {
+    let stub = Stub::script(vec![Answer::json(json!({}))]);
+    let person = Person::at(&stub);
+    let file = person.home.path().join("keys.pub");
+    std::fs::write(&file, "# ours\nssh-ed25519 AAAA ada\n\nssh-rsa BBBB bob\n").expect("it can be written");
+    let private = person.home.path().join("id_ed25519");
+    std::fs::write(&private, "-----BEGIN OPENSSH PRIVATE KEY-----\n").expect("it can be written");
+    let (file, private) = (file.display().to_string(), private.display().to_string());
+    let create =
+        ["instances", "create", "--pool", "vps", "--flavor", "small", "--image", "debian", "--ssh-key"];
+    let refused = person.run_words(&[&create[..], &[private.as_str()]].concat());
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("private key") && stub.asked().is_empty(), "{}", refused.err);
+    let words = [&create[..], &[file.as_str(), "--ssh-key", "ssh-ed25519 CCCC eve"]].concat();
+    assert_eq!(person.run_words(&words).code, 0);
+    let keys = json!(["ssh-ed25519 AAAA ada", "ssh-rsa BBBB bob", "ssh-ed25519 CCCC eve"]);
+    assert_eq!(stub.asked()[0].body["sshKeys"], keys);
+}
+
+#[test]
 fn a_request_comes_from_a_file_with_flags_over_it_and_json_over_both() {
     let stub = Stub::script(vec![Answer::json(reservation("scheduling"))]);
     let person = Person::at(&stub).typing("{\"pool\": \"cpu\", \"gpus\": 1, \"hours\": 2}");

@@ -1,0 +1,201 @@
+//! Images: what the disks of virtual machines begin with. Hosts fetch them by their address and check their digest.
+
+use std::fmt;
+use std::str::FromStr;
+
+use model::{ImageId, TenantId};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::listing::is_false;
+use crate::method::method;
+use crate::scalar::shown;
+use crate::words::words;
+use crate::{Cursor, Id, IdempotencyKey, InvalidRequest, Limit, Name, Named, Text, Time, Word};
+
+words! {
+    ImageFormat, "image format" {
+        Qcow2 = "qcow2",
+        Raw = "raw",
+        /// A disc to install from, beside an empty disk.
+        Iso = "iso",
+    }
+}
+
+/// SHA-256 of a file, as 64 lowercase hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digest(pub [u8; 32]);
+
+impl FromStr for Digest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused =
+            || format!("{:?} is no SHA-256: 64 digits of 0-9 and a-f, as sha256sum writes them", shown(text));
+        let digits = text.as_bytes();
+        let plain = |digit: &u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(digit);
+        if digits.len() != 64 || !digits.iter().all(plain) {
+            return Err(refused());
+        }
+        let mut digest = [0; 32];
+        for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| refused())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| refused())?;
+        }
+        Ok(Self(digest))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Digest {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "minLength": 64, "maxLength": 64, "pattern": "^[0-9a-f]{64}$" })
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Image {
+    pub id: Id<ImageId>,
+    pub name: String,
+    pub tenant: Named<TenantId>,
+    pub url: String,
+    pub sha256: Digest,
+    pub format: Word<ImageFormat>,
+    /// Tenants below its own may use it too.
+    pub shared: bool,
+    /// Whoever made it stands by what is in it: what policies may ask for.
+    pub verified: bool,
+    pub created_at: Time,
+    pub age_seconds: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateImage {
+    /// The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    /// Unique in its tenant.
+    pub name: Name,
+    /// From where hosts fetch it: https.
+    pub url: Text<1, 2048>,
+    /// Of the file at that address. A host that gets another file refuses it.
+    pub sha256: Digest,
+    pub format: Word<ImageFormat>,
+    /// Tenants below may use it too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared: bool,
+    /// Stands by what is in it, for policies that ask for that.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub verified: bool,
+    /// Makes a repeated call find what the first one made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GetImage {
+    pub id: Id<ImageId>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ListImages {
+    /// Its own and those it may use of tenants above. The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<Cursor>,
+}
+
+fn check_create(request: &CreateImage) -> Result<(), InvalidRequest> {
+    let url = request.url.as_str();
+    let rest = url.strip_prefix("https://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+    if authority.is_empty() || authority.contains('@') || !plain {
+        let message = "an image is fetched by https, from an address without a name and password in it";
+        return Err(InvalidRequest::new("/url", message));
+    }
+    Ok(())
+}
+
+method!(Create, "images"."create", Key, "compute-image", CreateImage => Image, [NotFound, Conflict], "Names a disk image, by its address and its digest.", check = check_create);
+method!(Get, "images"."get", Read, "compute-image", GetImage => Image, [NotFound], "Shows an image.");
+method!(List, "images"."list", Read, "compute-image", ListImages => crate::List<Image>, [NotFound], "Lists the images that a tenant may use.");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_what_sha256sum_writes() {
+        let text = "0123456789abcdef".repeat(4);
+        let digest: Digest = text.parse().unwrap();
+        assert_eq!((digest.to_string(), digest.0[1]), (text.clone(), 0x23));
+        for bad in [
+            text.to_uppercase(),
+            text[1..].to_owned(),
+            format!("{text}0"),
+            format!("+{}", &text[1..]),
+            "é".repeat(32),
+        ] {
+            assert!(bad.parse::<Digest>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_image_comes_by_https_alone() {
+        let of = |url: &str| CreateImage {
+            tenant: None,
+            name: "debian".parse().unwrap(),
+            url: Text::parse(url).unwrap(),
+            sha256: Digest([7; 32]),
+            format: Word(ImageFormat::Qcow2),
+            shared: false,
+            verified: false,
+            idempotency_key: None,
+        };
+        assert!(check_create(&of("https://cloud.example.com/debian.qcow2")).is_ok());
+        for bad in [
+            "http://a.example/x",
+            "https://",
+            "https:///x",
+            "https://me:pw@a.example/x",
+            "file:///etc/passwd",
+            "https://a.example/a b",
+        ] {
+            assert!(check_create(&of(bad)).is_err(), "{bad}");
+        }
+    }
+}

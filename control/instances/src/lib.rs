@@ -1,0 +1,131 @@
+//! Virtual machines: what they may be made of, where each is, and what its host says of it.
+//!
+//! ```text
+//! create: decision -> admitted, placed        (what a refused create asked for is nowhere)
+//!
+//! scheduling -> provisioning -> running <-> stopping -> stopped -> starting -> running
+//!                                   deleting -> deleted
+//!
+//! row -> spec (an entry with its revision) -> host -> signed report (of that revision) -> observe -> row
+//! ```
+//!
+//! Callers write what is wanted, and each such change has a revision. A host's report answers to one revision of an
+//! instance; what it says of an earlier one moves nothing. So a stop and a start that come faster than the host are not
+//! taken for done by what it said in between.
+//!
+//! # What cannot happen
+//!
+//! No instance has its place given back before its host said that nothing of it is there, or was given up by a person in a
+//! call of its own. It is named in its host's spec until then, at the end as one to be deleted; an entry that is merely
+//! missing deletes nothing. No two have one address (two indexes of `ip_leases`), which is leased on the host where the
+//! instance's place is (a foreign key). What is booked and what counts for quotas is `capacity`'s to refuse.
+
+mod change;
+mod create;
+mod read;
+
+mod spec;
+
+mod observe;
+mod reconcile;
+
+mod ipam;
+mod state;
+mod view;
+
+mod flavors;
+mod images;
+
+mod sql;
+
+use std::sync::Arc;
+
+use capacity::Capacity;
+use kernel::events::{self, EventKind};
+use kernel::{BoxFuture, Call, Fault, Module};
+use kit::{Clock, Rng};
+use model::{Id, InstanceId, TenantId};
+use serde_json::Value;
+use store::{Store, StoreError, Tx};
+
+pub use reconcile::QUEUE;
+
+/// The module's methods, its part of node specs, and its ear for nodes. Cheap to clone.
+#[derive(Clone)]
+pub struct Instances(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    capacity: Capacity,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+}
+
+impl Instances {
+    pub fn new(store: Store, capacity: Capacity, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        Self(Arc::new(Inner { store, capacity, clock, rng }))
+    }
+
+    fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    fn capacity(&self) -> &Capacity {
+        &self.0.capacity
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.0.clock
+    }
+
+    fn rng(&self) -> &dyn Rng {
+        &*self.0.rng
+    }
+
+    fn id<I: Id>(&self) -> I {
+        self.0.rng.id(self.0.clock.now())
+    }
+
+    async fn tell(
+        &self,
+        tx: &mut Tx<'_>,
+        kind: EventKind,
+        id: InstanceId,
+        tenant_id: TenantId,
+        data: Value,
+    ) -> Result<(), StoreError> {
+        events::append(tx, self.rng(), kind, id, Some(tenant_id), data).await
+    }
+}
+
+/// One line per method: what takes `(Instances, Arc<Call>, Request)`.
+fn handler<R, T, F, Fut>(
+    instances: &Instances,
+    run: F,
+) -> impl Fn(Arc<Call>, R) -> BoxFuture<'static, Result<T, Fault>> + Send + Sync + 'static
+where
+    R: Send + 'static,
+    F: Fn(Instances, Arc<Call>, R) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, Fault>> + Send + 'static,
+{
+    let instances = instances.clone();
+    move |call, request| Box::pin(run(instances.clone(), call, request))
+}
+
+pub fn module(instances: &Instances) -> Module {
+    Module::new("instances")
+        .method::<api::flavors::Create, _>(handler(instances, flavors::create))
+        .method::<api::flavors::Get, _>(handler(instances, flavors::get))
+        .method::<api::flavors::List, _>(handler(instances, flavors::list))
+        .method::<api::images::Create, _>(handler(instances, images::create))
+        .method::<api::images::Get, _>(handler(instances, images::get))
+        .method::<api::images::List, _>(handler(instances, images::list))
+        .method::<api::instances::Create, _>(handler(instances, create::create))
+        .method::<api::instances::Get, _>(handler(instances, read::get))
+        .method::<api::instances::List, _>(handler(instances, read::list))
+        .method::<api::instances::Start, _>(handler(instances, change::start))
+        .method::<api::instances::Stop, _>(handler(instances, change::stop))
+        .method::<api::instances::Reboot, _>(handler(instances, change::reboot))
+        .method::<api::instances::Delete, _>(handler(instances, change::delete))
+        .queue(Arc::new(reconcile::Reconcile(instances.clone())))
+}

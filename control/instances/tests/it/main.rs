@@ -1,0 +1,10 @@
+//! Against a real PostgreSQL.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod cloud;
+
+mod admission;
+mod hosts;
+mod life;
+mod network;
