@@ -7,7 +7,8 @@
 //! | command kind | a file below [`kinds`] | [`node::parts`] |
 //! | condition | a file below [`conditions`] | [`machine::Machine`] |
 //!
-//! Whatever reaches the host goes through a port with a fake: [`files`], [`slices`], [`sshd`], [`upload`], `hw`.
+//! Whatever reaches the host goes through a port with a fake: [`files`], [`slices`], [`sshd`], [`upload`],
+//! [`sections::instances::port`], `hw`.
 
 pub mod node;
 

@@ -16,6 +16,9 @@ use crate::logs::LogSource;
 use crate::machine::{Machine, Reboot, Watch};
 use crate::sections::access::{AccessFiles, NoTickets, TicketKeys};
 use crate::sections::devices::{CAPABILITY_HOST_ONLY, CAPABILITY_KUBERNETES, Devices, Holds};
+use crate::sections::instances::fake::FakeHypervisor;
+use crate::sections::instances::port::Hypervisor;
+use crate::sections::instances::{self, Instances};
 use crate::slices::{CAPABILITY_LIMITS, FakeSlices, Slices, SystemdSlices};
 use crate::sshd::{HostSshd, NoSshd, Sshd};
 use crate::upload::{HttpsUpload, Upload};
@@ -27,6 +30,8 @@ pub struct NodePorts {
     pub slices: Arc<dyn Slices>,
     pub sshd: Arc<dyn Sshd>,
     pub tickets: Arc<dyn TicketKeys>,
+    /// What runs instances here, if anything does.
+    pub hypervisor: Option<Arc<dyn Hypervisor>>,
     pub logs: Arc<dyn LogSource>,
     pub upload: Arc<dyn Upload>,
     pub clock: Arc<dyn Clock>,
@@ -44,6 +49,7 @@ impl NodePorts {
             slices: Arc::new(SystemdSlices::new("/", commands.clone(), clock.clone())),
             sshd: Arc::new(HostSshd::new("/", commands)),
             tickets: Arc::new(NoTickets),
+            hypervisor: None,
             logs,
             upload: Arc::new(HttpsUpload::new(clock.clone(), None)),
             clock,
@@ -58,12 +64,14 @@ impl NodePorts {
         clock: Arc<dyn Clock>,
         logs: Arc<dyn LogSource>,
     ) -> Self {
+        let hypervisor = FakeHypervisor::at(data_dir.join("hypervisor.json"), hardware.clone());
         Self {
             hardware,
             files: Arc::new(HostFiles::new(HostPaths::simulated(data_dir.join("root")))),
             slices: Arc::new(FakeSlices::new()),
             sshd: Arc::new(NoSshd),
             tickets: Arc::new(NoTickets),
+            hypervisor: Some(Arc::new(hypervisor)),
             logs,
             upload: Arc::new(HttpsUpload::new(clock.clone(), None)),
             clock,
@@ -100,7 +108,8 @@ pub enum NodeError {
 
 /// Looks at the machine once, so that the first Hello tells what it is.
 pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
-    let NodePorts { hardware, files, slices, sshd, tickets, logs, upload, clock, data_dir } = ports;
+    let NodePorts { hardware, files, slices, sshd, tickets, hypervisor, logs, upload, clock, data_dir } =
+        ports;
     kit::fs::create_dir(&data_dir, 0o700)
         .map_err(|source| NodeError::DataDir { dir: data_dir.clone(), source })?;
     let boot_id = hardware.boot_id().await.map_err(NodeError::BootId)?;
@@ -109,6 +118,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
         Ok(()) => capabilities.extend([CAPABILITY_HOST_ONLY, CAPABILITY_LIMITS].map(str::to_owned)),
         Err(none) => tracing::info!(why = none.why, "holds with limits are not served"),
     }
+    capabilities.extend(hypervisor.as_deref().map(instances::capability));
     let faults = Faults::at(data_dir.join("faults.json"));
     let presence = Presence::at(data_dir.join(presence::FILE));
     let (machine, watch) = Machine::new(hardware.clone(), clock, capabilities, faults, presence);
@@ -123,6 +133,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
     };
     let convergers: Vec<Box<dyn Converger>> = vec![
         Box::new(Devices::new(files.clone(), slices, hardware.clone(), holds.clone(), record, freed)),
+        Box::new(Instances::new(hypervisor, data_dir.join("instances.json"))),
         Box::new(AccessFiles::new(files, sshd, tickets, reload_owed)),
     ];
     let kinds: Vec<Arc<dyn KindHandler>> = vec![

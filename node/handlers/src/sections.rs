@@ -3,3 +3,4 @@
 
 pub mod access;
 pub mod devices;
+pub mod instances;

@@ -89,6 +89,7 @@ pub fn ports(
         slices: slices.clone(),
         sshd: Arc::new(NoSshd),
         tickets: Arc::new(NoTickets),
+        hypervisor: None,
         logs: Arc::new(NoLogs),
         upload: Arc::new(NoUpload),
         clock,

@@ -1,0 +1,175 @@
+//! A hypervisor that keeps its instances in a file, so that they outlive the daemon. A machine that boots anew has all of
+//! them, and none of them runs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::future::{BoxFuture, FutureExt};
+use model::InstanceId;
+use serde::{Deserialize, Serialize};
+use wire::proto::agent::InstanceSpec;
+
+use super::port::{Held, Hypervisor, Power, Stopping, Trouble};
+
+/// A line for each instance.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Host {
+    boot_id: String,
+    domains: BTreeMap<String, Domain>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Domain {
+    running: bool,
+    vcpus: u32,
+    memory_bytes: u64,
+    hostname: String,
+    /// How often it was started.
+    starts: u64,
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    unreadable: bool,
+    refused: BTreeMap<InstanceId, Trouble>,
+}
+
+pub struct FakeHypervisor {
+    path: PathBuf,
+    hardware: Arc<dyn hw::Hardware>,
+    faults: Mutex<Faults>,
+}
+
+impl FakeHypervisor {
+    pub fn at(path: PathBuf, hardware: Arc<dyn hw::Hardware>) -> Self {
+        Self { path, hardware, faults: Mutex::default() }
+    }
+
+    /// Cannot say what it holds, until told otherwise.
+    pub fn set_unreadable(&self, unreadable: bool) {
+        self.faults().unreadable = unreadable;
+    }
+
+    /// Refuses to make this instance, until told otherwise by none.
+    pub fn refuse(&self, id: InstanceId, trouble: Option<Trouble>) {
+        match trouble {
+            Some(trouble) => self.faults().refused.insert(id, trouble),
+            None => self.faults().refused.remove(&id),
+        };
+    }
+
+    /// How often the instance was started, while it is there.
+    pub async fn starts(&self, id: InstanceId) -> Option<u64> {
+        let host = self.read().await.ok()?;
+        host.domains.get(&id.to_string()).map(|domain| domain.starts)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    async fn read(&self) -> Result<Host, Trouble> {
+        if self.faults().unreadable {
+            return Err(unavailable("told to fail"));
+        }
+        let boot_id = self.hardware.boot_id().await.map_err(|err| unavailable(&kit::chain(&err)))?;
+        let bytes = kit::fs::read_if_present(&self.path, FILE_BYTES_MAX)
+            .map_err(|err| unavailable(&kit::chain(&err)))?;
+        let mut host: Host = match bytes {
+            Some(bytes) => serde_json::from_slice(&bytes).map_err(|err| unavailable(&err.to_string()))?,
+            None => Host::default(),
+        };
+        if host.boot_id != boot_id {
+            host.domains.values_mut().for_each(|domain| domain.running = false);
+            host.boot_id = boot_id;
+        }
+        Ok(host)
+    }
+
+    async fn change<T>(&self, change: impl FnOnce(&mut Host) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        let mut host = self.read().await?;
+        let done = change(&mut host)?;
+        let bytes = serde_json::to_vec(&host).expect("it serializes");
+        if let Some(dir) = self.path.parent() {
+            kit::fs::create_dir(dir, 0o700).map_err(|err| unavailable(&kit::chain(&err)))?;
+        }
+        kit::fs::write_atomic(&self.path, &bytes, 0o600).map_err(|err| unavailable(&kit::chain(&err)))?;
+        Ok(done)
+    }
+}
+
+fn unavailable(said: &str) -> Trouble {
+    Trouble { reason: "RuntimeUnavailable", message: said.to_owned(), retryable: true }
+}
+
+fn undefined() -> Trouble {
+    Trouble { reason: "NotDefined", message: "it has not been defined".to_owned(), retryable: false }
+}
+
+impl Hypervisor for FakeHypervisor {
+    fn id(&self) -> &str {
+        "libvirt-kvm"
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>> {
+        async move {
+            let host = self.read().await?;
+            let held = |(id, domain): (&String, &Domain)| {
+                let power = if domain.running { Power::Running } else { Power::Stopped };
+                Some(Held { id: id.parse().ok()?, power })
+            };
+            Ok(host.domains.iter().filter_map(held).collect())
+        }
+        .boxed()
+    }
+
+    fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
+        async move {
+            let id = entry.instance_id.parse::<InstanceId>().ok();
+            let refused = id.and_then(|id| self.faults().refused.get(&id).cloned());
+            if let Some(trouble) = refused {
+                return Err(trouble);
+            }
+            self.change(|host| {
+                let domain = host.domains.entry(entry.instance_id.clone()).or_default();
+                domain.vcpus = entry.vcpus;
+                domain.memory_bytes = entry.memory_bytes;
+                domain.hostname.clone_from(&entry.hostname);
+                Ok(())
+            })
+            .await
+        }
+        .boxed()
+    }
+
+    fn start(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>> {
+        self.change(move |host| {
+            let domain = host.domains.get_mut(&id.to_string()).ok_or_else(undefined)?;
+            domain.starts += u64::from(!domain.running);
+            domain.running = true;
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn stop(&self, id: InstanceId) -> BoxFuture<'_, Result<Stopping, Trouble>> {
+        self.change(move |host| {
+            if let Some(domain) = host.domains.get_mut(&id.to_string()) {
+                domain.running = false;
+            }
+            Ok(Stopping::Done)
+        })
+        .boxed()
+    }
+
+    fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>> {
+        self.change(move |host| {
+            host.domains.remove(&id.to_string());
+            Ok(())
+        })
+        .boxed()
+    }
+}
