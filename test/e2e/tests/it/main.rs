@@ -4,5 +4,6 @@ mod bad_input;
 mod concurrency;
 mod gateways;
 mod guest;
+mod instances;
 mod quickstart;
 mod security;
