@@ -40,15 +40,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("iam", &["model", "kit", "store", "kernel", "api", "policy", "pki"]),
     ("capacity", &["model", "kit", "store", "kernel", "api", "policy", "placer", "wire", "pki"]),
     ("fleet", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki"]),
-    ("instances", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki", "capacity", "fleet"]),
+    (
+        "instances",
+        &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki", "capacity", "fleet"],
+    ),
     ("ledger", &["model", "kit", "store", "kernel", "api", "policy"]),
     ("gateway", &["model", "kit", "kernel", "wire", "pki"]),
     ("server", &["model", "kit", "store", "kernel", "api"]),
     ("hw", &["model", "kit", "wire"]),
     ("agent", &["model", "kit", "wire", "pki"]),
-    ("handlers", &["model", "kit", "wire", "pki", "agent", "hw"]),
+    ("runtimes", &["model", "kit", "pki", "hw"]),
+    ("handlers", &["model", "kit", "wire", "pki", "agent", "hw", "runtimes"]),
     ("client", &["model", "kit", "api"]),
     ("testkit", &["model", "kit", "store"]),
+    ("guests", &[]),
 ];
 /// Composition roots and tests put everything together.
 const UNRESTRICTED: &[&str] = &["better-compute", "bcd", "e2e", "sim", "xtask"];

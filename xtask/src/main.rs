@@ -9,6 +9,7 @@ mod run;
 mod sim;
 mod test;
 mod tidy;
+mod tiny;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,8 @@ enum Task {
     Tidy,
     /// Explore the protocol under faults: seeds, one scenario, or faults built into the code.
     Sim(sim::Args),
+    /// Build a small disk that boots as an instance and reads its seed, and print where it is.
+    TinyImage(tiny::Args),
     /// Measure, with the bound of the same run beside each figure. Without a name, lists the benchmarks.
     Bench(bench::Args),
 }
@@ -65,6 +68,7 @@ fn run_task(task: Task) -> anyhow::Result<()> {
         Task::Check => check::run(),
         Task::Tidy => tidy::run(),
         Task::Sim(args) => sim::run(&args),
+        Task::TinyImage(args) => tiny::run(&args),
         Task::Bench(args) => bench::run(&args),
     }
 }

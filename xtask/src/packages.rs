@@ -34,6 +34,31 @@ pub const QEMU_UTILS: Package =
 pub const MMDEBSTRAP: Package =
     Package { name: "mmdebstrap", why: "what is on those disks", present: || on_path("mmdebstrap") };
 
+pub const LIBVIRT_DAEMON: Package = Package {
+    name: "libvirt-daemon",
+    why: "virtual machines as hosts run them",
+    present: || on_path("libvirtd"),
+};
+pub const LIBVIRT_QEMU: Package = Package {
+    name: "libvirt-daemon-driver-qemu",
+    why: "the same",
+    present: || {
+        let library = "libvirt/connection-driver/libvirt_driver_qemu.so";
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib"].iter().any(|dir| Path::new(dir).join(library).is_file())
+    },
+};
+pub const LIBVIRT_CLIENTS: Package =
+    Package { name: "libvirt-clients", why: "virsh, which drives them", present: || on_path("virsh") };
+pub const DOSFSTOOLS: Package =
+    Package { name: "dosfstools", why: "the tiny guest's disk", present: || on_path("mkfs.vfat") };
+pub const MTOOLS: Package = Package { name: "mtools", why: "what is on it", present: || on_path("mcopy") };
+pub const SYSLINUX: Package = Package { name: "syslinux", why: "what boots it", present: || on_path("syslinux") };
+
+/// What [`guests::Tiny`] is made with.
+pub const TINY_IMAGE: [Package; 4] = [QEMU_UTILS, DOSFSTOOLS, MTOOLS, SYSLINUX];
+/// What [`guests::Libvirtd`] runs.
+pub const LIBVIRT: [Package; 4] = [QEMU, LIBVIRT_DAEMON, LIBVIRT_QEMU, LIBVIRT_CLIENTS];
+
 fn postgresql_present() -> bool {
     if on_path("initdb") && on_path("postgres") {
         return true;

@@ -3,14 +3,11 @@
 use crate::{packages, run};
 
 pub fn run(args: &[String]) -> anyhow::Result<()> {
-    packages::ensure(&[
-        packages::POSTGRESQL,
-        packages::OPENSSH_CLIENT,
-        packages::IPROUTE,
-        packages::QEMU,
-        packages::QEMU_UTILS,
-        packages::MMDEBSTRAP,
-    ])?;
+    let mut needed =
+        vec![packages::POSTGRESQL, packages::OPENSSH_CLIENT, packages::IPROUTE, packages::MMDEBSTRAP];
+    needed.extend(packages::LIBVIRT);
+    needed.extend(packages::TINY_IMAGE);
+    packages::ensure(&needed)?;
     if args.is_empty() {
         // End-to-end tests start the real programs.
         run::must(run::cargo().args(["build", "--workspace", "--bins", "--locked"]))?;
