@@ -1,4 +1,5 @@
-//! Images: what the disks of virtual machines begin with. Hosts fetch them by their address and check their digest.
+//! Images: what the disks of virtual machines begin with. Hosts fetch them by their address, or from the control plane's own
+//! store, and check their digest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +13,19 @@ use crate::listing::is_false;
 use crate::method::method;
 use crate::scalar::shown;
 use crate::words::words;
-use crate::{Cursor, Id, IdempotencyKey, InvalidRequest, Limit, Name, Named, Text, Time, Word};
+use crate::{Cursor, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Text, Time, Word};
+
+/// Larger than any system's image; what is larger is a mistake.
+pub const IMAGE_BYTES_MAX: u64 = 256 << 30;
+
+words! {
+    ImageState, "image state" {
+        /// Instances can be made of it.
+        Ready = "ready",
+        /// It was announced, and its bytes have not all come: see `PUT /api/compute/images/<id>/content`.
+        Awaited = "awaited",
+    }
+}
 
 words! {
     ImageFormat, "image format" {
@@ -85,7 +98,13 @@ pub struct Image {
     pub id: Id<ImageId>,
     pub name: String,
     pub tenant: Named<TenantId>,
-    pub url: String,
+    pub state: Word<ImageState>,
+    /// From where hosts fetch it; absent for an image of the control plane's own store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// As it was announced, for an image of the own store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
     pub sha256: Digest,
     pub format: Word<ImageFormat>,
     /// Tenants below its own may use it too.
@@ -122,6 +141,38 @@ pub struct CreateImage {
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ImportImage {
+    /// The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    /// Unique in its tenant.
+    pub name: Name,
+    /// Of the file that comes.
+    pub sha256: Digest,
+    pub size_bytes: Int<1, IMAGE_BYTES_MAX>,
+    pub format: Word<ImageFormat>,
+    /// Tenants below may use it too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared: bool,
+    /// Stands by what is in it, for policies that ask for that.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub verified: bool,
+    /// Makes a repeated call find what the first one made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+/// What has come of an image: the answer to its bytes.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageContent {
+    pub image: Image,
+    /// The next byte that is waited for.
+    pub received_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GetImage {
     pub id: Id<ImageId>,
 }
@@ -151,6 +202,7 @@ fn check_create(request: &CreateImage) -> Result<(), InvalidRequest> {
 }
 
 method!(Create, "images"."create", Key, "compute-image", CreateImage => Image, [NotFound, Conflict], "Names a disk image, by its address and its digest.", check = check_create);
+method!(Import, "images"."import", Key, "compute-image", ImportImage => Image, [NotFound, Conflict], "Announces an image for the control plane's own store; its bytes follow.");
 method!(Get, "images"."get", Read, "compute-image", GetImage => Image, [NotFound], "Shows an image.");
 method!(List, "images"."list", Read, "compute-image", ListImages => crate::List<Image>, [NotFound], "Lists the images that a tenant may use.");
 

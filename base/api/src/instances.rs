@@ -7,10 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::listing::is_false;
 use crate::method::method;
+use crate::words::words;
 use crate::{
     Condition, Cursor, Id, IdempotencyKey, InvalidRequest, Limit, Many, Name, Named, Ref, Text, Time, Wait,
     Word,
 };
+
+words! {
+    /// With whom an instance may speak. Whatever it is, none speaks as another.
+    NetworkPolicy, "network policy" {
+        /// With everybody.
+        Egress = "egress",
+        /// With its own network and its host.
+        Private = "private",
+        /// With its host alone.
+        None = "none",
+    }
+}
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -43,6 +56,7 @@ pub struct Instance {
     pub allocation: Option<Id<AllocationId>>,
     /// In its pool's network.
     pub addresses: Vec<String>,
+    pub network_policy: Word<NetworkPolicy>,
     /// Why it is not placed yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_reason: Option<String>,
@@ -73,6 +87,9 @@ pub struct CreateInstance {
     /// OpenSSH public keys of those who may log in as the image's user, one line each.
     #[serde(default, skip_serializing_if = "Many::is_empty")]
     pub ssh_keys: Many<Text<1, 8192>, 16>,
+    /// `egress` when not given; another one only in a pool with a network, whose addresses instances are told by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_policy: Option<Word<NetworkPolicy>>,
     /// Makes it and does not start it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub stopped: bool,
@@ -126,6 +143,19 @@ pub struct ChangeInstance {
     pub wait: Option<Wait>,
 }
 
+/// Onto another flavor of its pool, on the host where it is.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResizeInstance {
+    /// One that is stopped.
+    pub id: Id<InstanceId>,
+    /// With as many GPUs, and no less of a disk.
+    pub flavor: Ref<FlavorId>,
+    /// Until its host has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
+}
+
 fn check_create(request: &CreateInstance) -> Result<(), InvalidRequest> {
     for (at, key) in request.ssh_keys.as_slice().iter().enumerate() {
         if key.as_str().contains("PRIVATE KEY") {
@@ -142,4 +172,5 @@ method!(List, "instances"."list", Read, "compute-instance", ListInstances => cra
 method!(Start, "instances"."start", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Starts an instance.");
 method!(Stop, "instances"."stop", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Stops an instance, and keeps its disk and its place.");
 method!(Reboot, "instances"."reboot", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Stops an instance that runs and starts it again.");
+method!(Resize, "instances"."resize", Natural, "compute-instance", ResizeInstance => Instance, [NotFound, InvalidState, QuotaExceeded, CapacityUnavailable, Unsupported], "Gives a stopped instance another size, where it is.");
 method!(Delete, "instances"."delete", Natural, "compute-instance", ChangeInstance => Instance, [NotFound], "Deletes an instance with its disk.");

@@ -22,6 +22,8 @@ pub const SEALED_TOKEN_BYTES_MAX: usize = 8192;
 pub const CONDITIONS_MAX: usize = 512;
 /// Unsettled results and in-flight commands in one Hello; the lanes admit 22 at once, acks lag at worst by a few minutes.
 pub const HELLO_COMMANDS_MAX: usize = 1024;
+/// The data of one chunk of an image: enough that its frame costs nothing beside it.
+pub const IMAGE_CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// Any name or short text a node reports.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// One instance of a spec: with keys and addresses at their most.

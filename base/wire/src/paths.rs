@@ -3,6 +3,7 @@
 pub const SERVICE: &str = "bettercompute.agent.v1.AgentGateway";
 pub const JOIN: &str = "/bettercompute.agent.v1.AgentGateway/Join";
 pub const RENEW: &str = "/bettercompute.agent.v1.AgentGateway/Renew";
+pub const IMAGE: &str = "/bettercompute.agent.v1.AgentGateway/Image";
 pub const SESSION: &str = "/bettercompute.agent.v1.AgentGateway/Session";
 
 /// The newest protocol version this code speaks.

@@ -212,6 +212,39 @@ impl Capacity {
         Ok(())
     }
 
+    /// What it books and counts for becomes this, where it is. False when it has no place. An error that [`is_over_quota`] or
+    /// [`is_taken`] when a quota or its host does not take it; either way the transaction is to be undone. Its devices stay.
+    pub async fn room_resize(&self, tx: &mut Tx<'_>, room: &Room) -> Result<bool, StoreError> {
+        tx.execute(&sql::INSTANCE_HOLDS_DELETE, &[&room.instance_id.uuid()]).await?;
+        self.room_hold(tx, room).await?;
+        let claim = room.claim();
+        let values: [&(dyn store::Param + Sync); 3] =
+            [&room.instance_id.uuid(), &stored(claim.cpu_millis), &stored(claim.memory_bytes)];
+        let rebooked = tx.execute(&sql::INSTANCE_REBOOK, &values).await? == 1;
+        if rebooked {
+            // It may have become less.
+            wake(tx, PLACE_QUEUE, &pool_key(room.pool_id)).await?;
+        }
+        Ok(rebooked)
+    }
+
+    /// Which resource the host of an instance has too little of for this size. None when it has enough by now.
+    pub async fn room_short_of(&self, room: &Room) -> Result<Option<&'static str>, StoreError> {
+        let Some(left) = self.store().read_opt(&sql::INSTANCE_HOST_LEFT, &[&room.instance_id.uuid()]).await?
+        else {
+            return Ok(None);
+        };
+        let claim = room.claim();
+        let is_short = |wanted: u64, column: &str| stored(wanted) > left.get::<_, i64>(column);
+        Ok(if is_short(claim.cpu_millis, "cpu_millis") {
+            Some("vcpu")
+        } else if is_short(claim.memory_bytes, "memory_bytes") {
+            Some("memoryGiB")
+        } else {
+            None
+        })
+    }
+
     /// Which quota does not take it, with its numbers. None when all do by now.
     pub async fn room_refusal(&self, room: &Room) -> Result<Option<ApiError>, StoreError> {
         self.quota_refusal(room.tenant_id, &room.holds()).await

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use kernel::BoxFuture;
 use kernel::ports::delivery::{DeliveryError, DeliveryStore, Registered};
+use kernel::ports::images::ImageStore;
 use kit::{Backoff, Clock, Rng, Supervisor, TaskHandle, TaskKind};
 use model::{GatewayId, NodeId, Timestamp};
 use pki::NodeTrust;
@@ -43,6 +44,8 @@ const SPECS: TaskKind = TaskKind::fatal("gateway specs");
 /// Joins waiting for a worker at once, and renewals: strangers must not take the places of nodes.
 const JOINS_AT_ONCE: usize = 128;
 const RENEWALS_AT_ONCE: usize = 128;
+/// Images on their way to hosts at once: each holds a few chunks of 256 KiB, and more would only share the line.
+const IMAGES_AT_ONCE: usize = 64;
 /// Joins of one source: a burst of a rack that boots, then a hall of them behind one address within minutes.
 const JOINS_PER_SECOND: f64 = 5.0;
 const JOINS_BURST: u32 = 64;
@@ -151,6 +154,8 @@ pub struct GatewayParts {
     pub config: GatewayConfig,
     pub tls: Tls,
     pub store: Arc<dyn DeliveryStore>,
+    /// What hosts fetch images from; without one, this gateway hands out none.
+    pub images: Option<Arc<dyn ImageStore>>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub supervisor: Supervisor,
@@ -162,6 +167,8 @@ pub(crate) struct Shared {
     config: GatewayConfig,
     tls: RwLock<Tls>,
     store: Arc<dyn DeliveryStore>,
+    pub(crate) images: Option<Arc<dyn ImageStore>>,
+    pub(crate) image_places: Arc<Semaphore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) metrics: Metrics,
@@ -210,7 +217,7 @@ pub struct Gateway {
 
 impl Gateway {
     pub fn new(parts: GatewayParts) -> Self {
-        let GatewayParts { config, tls, store, clock, rng, supervisor, metrics } = parts;
+        let GatewayParts { config, tls, store, images, clock, rng, supervisor, metrics } = parts;
         let time = Arc::new(ServerTime::new(clock.now(), clock.monotonic()));
         let anonymous_max = (config.connections_max / ANONYMOUS_SHARE).max(1);
         let shared = Shared {
@@ -222,6 +229,8 @@ impl Gateway {
             nodes: Connections::default(),
             joins: Semaphore::new(JOINS_AT_ONCE),
             renewals: Semaphore::new(RENEWALS_AT_ONCE),
+            image_places: Arc::new(Semaphore::new(IMAGES_AT_ONCE)),
+            images,
             hub: RwLock::new(None),
             tls: RwLock::new(tls),
             config,

@@ -1,9 +1,11 @@
-//! The three methods of `AgentGateway`, routed by path. Server stubs are not generated: paths and codecs are all there is.
+//! The four methods of `AgentGateway`, routed by path. Server stubs are not generated: paths and codecs are all there is.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use http::{Request as HttpRequest, Response as HttpResponse};
 use hyper::body::Incoming;
 use kernel::BoxFuture;
@@ -12,12 +14,16 @@ use prost::Message;
 use tonic::body::Body;
 use tonic::codec::{BufferSettings, Codec};
 use tonic::metadata::MetadataValue;
-use tonic::server::{Grpc, StreamingService, UnaryService};
+use tonic::server::{Grpc, ServerStreamingService, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
-use wire::limits::{CSR_BYTES_MAX, FRAME_BYTES_MAX, SEALED_TOKEN_BYTES_MAX, TEXT_BYTES_MAX};
+use wire::limits::{
+    CSR_BYTES_MAX, FRAME_BYTES_MAX, IMAGE_CHUNK_BYTES_MAX, SEALED_TOKEN_BYTES_MAX, TEXT_BYTES_MAX,
+};
 use wire::paths;
-use wire::proto::agent::{GatewayFrame, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest};
+use wire::proto::agent::{
+    GatewayFrame, ImageChunk, ImageRequest, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest,
+};
 
 use crate::admission::{counted_as, jittered};
 use crate::body::{Greeting, HelloBody, SoonBody};
@@ -60,6 +66,12 @@ pub(crate) async fn answer(
                 .apply_max_message_size_config(small, Some(REPLY_BYTES_MAX));
             let request = request.map(|body| SoonBody::new(body, &shared));
             grpc.unary(Renew(shared, conn), request).await
+        }
+        paths::IMAGE => {
+            let mut grpc = Grpc::new(SmallCodec::<ImageChunk, ImageRequest>::default())
+                .apply_max_message_size_config(small, large);
+            let request = request.map(|body| SoonBody::new(body, &shared));
+            grpc.server_streaming(FetchImage(shared, conn), request).await
         }
         paths::SESSION => {
             let mut grpc = Grpc::new(SmallCodec::<GatewayFrame, NodeFrame>::default())
@@ -197,6 +209,62 @@ impl UnaryService<RenewRequest> for Renew {
             shared.ask(&hub, &conn, InboxKind::Renew, request.encode_to_vec()).await.map(Response::new)
         })
     }
+}
+
+/// An image of the control plane's own store. Which images a node may have is not asked: a digest is known to whoever was
+/// told it in a spec of ours, and to nobody who has not seen the image.
+struct FetchImage(Arc<Shared>, Arc<Conn>);
+
+impl ServerStreamingService<ImageRequest> for FetchImage {
+    type Response = ImageChunk;
+    type ResponseStream = BoxStream<'static, Result<ImageChunk, Status>>;
+    type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<ImageRequest>) -> Self::Future {
+        let (shared, conn) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            let hub = shared.serving()?;
+            let request = request.into_inner();
+            let Ok(digest) = <[u8; 32]>::try_from(&*request.sha256) else {
+                return Err(Status::invalid_argument("sha256 is 32 bytes"));
+            };
+            shared.counted_peer(&hub, &conn).await?;
+            let Some(images) = &shared.images else {
+                return Err(Status::not_found("this gateway has no images"));
+            };
+            let Ok(place) = shared.image_places.clone().try_acquire_owned() else {
+                return Err(shared.come_back("too many images are fetched at once"));
+            };
+            let read = images.read(digest, request.offset).await.map_err(|err| {
+                tracing::warn!(err = kit::chain(&err), "image not read");
+                shared.come_back("the image store does not answer now")
+            })?;
+            let read = read.ok_or_else(|| Status::not_found("there is no such image"))?;
+            let first = ImageChunk { total_bytes: read.total_bytes, ..ImageChunk::default() };
+            let chunks = read.bytes.flat_map(move |bytes| {
+                // It has its place until its last byte is taken.
+                let _place = &place;
+                futures::stream::iter(chunks_of(bytes))
+            });
+            Ok(Response::new(futures::stream::once(std::future::ready(Ok(first))).chain(chunks).boxed()))
+        })
+    }
+}
+
+fn chunks_of(bytes: std::io::Result<bytes::Bytes>) -> Vec<Result<ImageChunk, Status>> {
+    let mut rest = match bytes {
+        Ok(bytes) => bytes,
+        Err(err) => {
+            tracing::warn!(err = kit::chain(&err), "image not read");
+            return vec![Err(Status::unavailable("the image store broke off"))];
+        }
+    };
+    let mut chunks = Vec::new();
+    while !rest.is_empty() {
+        let data = rest.split_to(rest.len().min(IMAGE_CHUNK_BYTES_MAX));
+        chunks.push(Ok(ImageChunk { total_bytes: 0, data }));
+    }
+    chunks
 }
 
 struct OpenSession(Arc<Shared>, Arc<Conn>, Arc<Greeting>);

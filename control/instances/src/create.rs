@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::instances::{CreateInstance, Instance};
+use api::images::ImageState;
+use api::instances::{CreateInstance, Instance, NetworkPolicy};
 use api::pools::{Network, PoolClass};
 use api::{Method, Ref};
 use capacity::{Place, Room};
@@ -164,6 +165,19 @@ async fn asked(
         }
         .into());
     };
+    if crate::images::state_of(image) == ImageState::Awaited {
+        let message =
+            format!("image {:?} has not come yet: send its bytes first", image.get::<_, &str>("name"));
+        return Err(ApiError::new(ErrorCode::InvalidState, message).into());
+    }
+    let network_policy = request.network_policy.map_or(NetworkPolicy::Egress, |policy| policy.0);
+    if network_policy != NetworkPolicy::Egress && pool.policy.network.is_none() {
+        let message = format!(
+            "pool {:?} has no network, by whose addresses instances are told from each other: only egress is possible",
+            pool.name
+        );
+        return Err(ApiError::invalid("/networkPolicy", message).into());
+    }
     Ok(Asked {
         subject: Subject {
             id: instances.id(),
@@ -177,6 +191,7 @@ async fn asked(
             image_name: image.get("name"),
             image_verified: image.get("verified"),
             runtime: RUNTIME.to_owned(),
+            network_policy,
             shape: Shape::of_row(flavor),
         },
         name: request.name.as_ref().map(|name| name.as_str().to_owned()),
@@ -300,6 +315,7 @@ impl Instances {
                 &small(shape.gpus),
                 &shape.gpu_model,
                 ssh_keys,
+                &subject.network_policy.name(),
                 &reason,
             ],
         )

@@ -2,20 +2,25 @@
 
 use std::sync::Arc;
 
-use api::images::{CreateImage, Digest, GetImage, Image, ImageFormat, ListImages};
+use api::images::{
+    CreateImage, Digest, GetImage, Image, ImageContent, ImageFormat, ImageState, ImportImage, ListImages,
+};
 use api::{List, Method, Named, Word};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
+use kernel::module::{Content, ContentBytes};
 use kernel::page::Page;
 use kernel::ports::iam::Resource;
-use kernel::{ApiError, Call, Fault};
-use model::{ImageId, TenantId};
-use serde_json::json;
+use kernel::ports::images::{ImageStore, ImageStoreError, Received};
+use kernel::{ApiError, BoxFuture, Call, Fault};
+use model::{ErrorCode, ImageId, TenantId};
+use serde_json::{Value, json};
 use store::{Op, Row, RowExt, StoreError};
 
 use crate::{Instances, sql};
 
 const IMAGE_CREATE: Op = Op::new("image_create");
+const IMAGE_ARRIVED: Op = Op::new("image_arrived");
 const KIND: &str = "compute-image";
 
 fn view(row: &Row) -> Result<Image, StoreError> {
@@ -26,7 +31,9 @@ fn view(row: &Row) -> Result<Image, StoreError> {
         id: row.id::<ImageId>("image_id").into(),
         name: row.get("name"),
         tenant: Named::new(row.id("tenant_id"), row.get::<_, String>("tenant_name")),
+        state: Word(state_of(row)),
         url: row.get("url"),
+        size_bytes: row.get::<_, Option<i64>>("size_bytes").and_then(|size| u64::try_from(size).ok()),
         sha256: Digest(sha256),
         format: Word(ImageFormat::parse(row.get("format")).ok_or_else(|| undecodable("format"))?),
         shared: row.get("shared"),
@@ -34,6 +41,12 @@ fn view(row: &Row) -> Result<Image, StoreError> {
         created_at: created_at.into(),
         age_seconds: row.ts("now").since(created_at).as_secs(),
     })
+}
+
+/// One at an address is taken to be there: a host says when it is not.
+pub(crate) fn state_of(row: &Row) -> ImageState {
+    let awaited = row.get::<_, Option<&str>>("url").is_none() && row.opt_ts("arrived_at").is_none();
+    if awaited { ImageState::Awaited } else { ImageState::Ready }
 }
 
 fn resource(image: &Image) -> Resource {
@@ -47,41 +60,94 @@ async fn shown(instances: &Instances, id: ImageId) -> Result<Option<Image>, Stor
     row.as_ref().map(view).transpose()
 }
 
+/// What is to be made.
+struct Asked<'a> {
+    tenant_id: TenantId,
+    name: &'a str,
+    /// None for the own store.
+    url: Option<&'a str>,
+    size_bytes: Option<i64>,
+    sha256: Digest,
+    format: ImageFormat,
+    shared: bool,
+    verified: bool,
+}
+
 pub(crate) async fn create(
     instances: Instances,
     call: Arc<Call>,
     request: CreateImage,
 ) -> Result<Image, Fault> {
-    let tenant_id = request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get());
-    let asked = Resource::any(KIND, tenant_id)
-        .with("resource.name", request.name.as_str().to_owned())
-        .with("resource.shared", request.shared)
-        .with("resource.verified", request.verified);
-    call.require_in(api::images::Create::ACTION, &asked).await?;
+    let asked = Asked {
+        tenant_id: request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get()),
+        name: request.name.as_str(),
+        url: Some(request.url.as_str()),
+        size_bytes: None,
+        sha256: request.sha256,
+        format: request.format.0,
+        shared: request.shared,
+        verified: request.verified,
+    };
     let given = request.idempotency_key.as_ref().map(|key| key.as_str());
-    let key = Key::of(&call, tenant_id, given, &request)?;
-    let made = match &key {
+    let key = Key::of(&call, asked.tenant_id, given, &request)?;
+    make(&instances, &call, api::images::Create::ACTION, &asked, key.as_ref()).await
+}
+
+/// Announces one whose bytes come by [`Content`].
+pub(crate) async fn import(
+    instances: Instances,
+    call: Arc<Call>,
+    request: ImportImage,
+) -> Result<Image, Fault> {
+    let asked = Asked {
+        tenant_id: request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get()),
+        name: request.name.as_str(),
+        url: None,
+        // It was checked to be far below this.
+        size_bytes: Some(i64::try_from(request.size_bytes.get()).unwrap_or(i64::MAX)),
+        sha256: request.sha256,
+        format: request.format.0,
+        shared: request.shared,
+        verified: request.verified,
+    };
+    let given = request.idempotency_key.as_ref().map(|key| key.as_str());
+    let key = Key::of(&call, asked.tenant_id, given, &request)?;
+    make(&instances, &call, api::images::Import::ACTION, &asked, key.as_ref()).await
+}
+
+async fn make(
+    instances: &Instances,
+    call: &Call,
+    action: &'static str,
+    asked: &Asked<'_>,
+    key: Option<&Key>,
+) -> Result<Image, Fault> {
+    let of = Resource::any(KIND, asked.tenant_id)
+        .with("resource.name", asked.name.to_owned())
+        .with("resource.shared", asked.shared)
+        .with("resource.verified", asked.verified);
+    call.require_in(action, &of).await?;
+    let made = match key {
         Some(key) => key.replay(instances.store()).await?,
         None => None,
     };
     let id = match made {
         Some(made) => kernel::idempotency::made(&made)?,
-        None => insert(&instances, &call, tenant_id, key.as_ref(), &request).await?,
+        None => insert(instances, call, asked, key).await?,
     };
-    Ok(shown(&instances, id).await?.ok_or_else(|| ApiError::not_found("image", id))?)
+    Ok(shown(instances, id).await?.ok_or_else(|| ApiError::not_found("image", id))?)
 }
 
 async fn insert(
     instances: &Instances,
     call: &Call,
-    tenant_id: TenantId,
+    asked: &Asked<'_>,
     key: Option<&Key>,
-    request: &CreateImage,
 ) -> Result<ImageId, Fault> {
     let fresh: ImageId = instances.id();
     call.about(format!("image/{fresh}"));
-    let (name, url) = (request.name.as_str(), request.url.as_str());
-    let sha256 = request.sha256.0.as_slice();
+    let (tenant_id, name) = (asked.tenant_id, asked.name);
+    let sha256 = asked.sha256.0.as_slice();
     let made = call.tx(instances.store(), IMAGE_CREATE, |tx| {
         Box::pin(async move {
             if let Some(key) = key
@@ -89,19 +155,20 @@ async fn insert(
             {
                 return kernel::idempotency::made(&made);
             }
-            let values: [&(dyn store::Param + Sync); 8] = [
+            let values: [&(dyn store::Param + Sync); 9] = [
                 &fresh.uuid(),
                 &tenant_id.uuid(),
                 &name,
-                &url,
+                &asked.url,
                 &sha256,
-                &request.format.0.name(),
-                &request.shared,
-                &request.verified,
+                &asked.format.name(),
+                &asked.shared,
+                &asked.verified,
+                &asked.size_bytes,
             ];
             tx.execute(&sql::IMAGE_INSERT, &values).await?;
             let data = json!({
-                "name": name, "sha256": request.sha256.to_string(), "shared": request.shared, "verified": request.verified,
+                "name": name, "sha256": asked.sha256.to_string(), "shared": asked.shared, "verified": asked.verified,
             });
             let kind = EventKind::ImageCreated;
             events::append(tx, instances.rng(), kind, fresh, Some(tenant_id), data).await?;
@@ -120,6 +187,98 @@ async fn insert(
             })
         }
     })
+}
+
+/// Takes the bytes of announced images.
+pub(crate) struct Bytes(pub Instances, pub Arc<dyn ImageStore>);
+
+impl Bytes {
+    async fn take(&self, call: &Call, id: &str, offset: u64, bytes: ContentBytes) -> Result<Value, Fault> {
+        let Bytes(instances, store) = self;
+        let id: ImageId = id.parse().map_err(|_| ApiError::not_found("image", id))?;
+        let image = shown(instances, id).await?;
+        // Whoever may announce images of the tenant may send their bytes.
+        let of = match &image {
+            Some(image) => resource(image),
+            None => Resource::one(KIND, id, call.principal.tenant_id),
+        };
+        call.require_in(api::images::Import::ACTION, &of).await?;
+        let image = image.ok_or_else(|| ApiError::not_found("image", id))?;
+        let Some(size_bytes) = image.size_bytes else {
+            let message = "hosts fetch this image from its address: it takes no bytes";
+            return Err(ApiError::new(ErrorCode::InvalidState, message).into());
+        };
+        call.about(format!("image/{id}"));
+        let received = store.append(image.sha256.0, size_bytes, offset, bytes).await.map_err(refused)?;
+        let received_bytes = match received {
+            Received::Part(bytes) => bytes,
+            Received::Whole(bytes) => {
+                self.arrived(call, &image, id).await?;
+                bytes
+            }
+        };
+        let image = shown(instances, id).await?.ok_or_else(|| ApiError::not_found("image", id))?;
+        encoded(&ImageContent { image, received_bytes })
+    }
+
+    async fn arrived(&self, call: &Call, image: &Image, id: ImageId) -> Result<(), Fault> {
+        let (instances, tenant_id) = (&self.0, image.tenant.id.get());
+        let data =
+            json!({ "name": image.name, "sha256": image.sha256.to_string(), "sizeBytes": image.size_bytes });
+        let data = &data;
+        call.tx(instances.store(), IMAGE_ARRIVED, |tx| {
+            Box::pin(async move {
+                if tx.execute(&sql::IMAGE_ARRIVED, &[&id.uuid()]).await? > 0 {
+                    let kind = EventKind::ImageReady;
+                    events::append(tx, instances.rng(), kind, id, Some(tenant_id), data.clone()).await?;
+                }
+                Ok::<_, Fault>(())
+            })
+        })
+        .await
+    }
+}
+
+impl Content for Bytes {
+    fn group(&self) -> &'static str {
+        "images"
+    }
+
+    fn method(&self) -> &'static str {
+        api::images::Import::NAME
+    }
+
+    fn put<'a>(
+        &'a self,
+        call: &'a Call,
+        id: &'a str,
+        offset: u64,
+        bytes: ContentBytes,
+    ) -> BoxFuture<'a, Result<Value, Fault>> {
+        Box::pin(self.take(call, id, offset, bytes))
+    }
+}
+
+fn encoded(content: &ImageContent) -> Result<Value, Fault> {
+    serde_json::to_value(content)
+        .map_err(|source| Fault::Internal { doing: "encode the answer", source: Box::new(source) })
+}
+
+fn refused(err: ImageStoreError) -> Fault {
+    let code = match &err {
+        ImageStoreError::OtherDigest { .. } | ImageStoreError::TooLong { .. } => ErrorCode::InvalidInput,
+        ImageStoreError::BrokenOff(_) => ErrorCode::InvalidInput,
+        ImageStoreError::Offset { .. } | ImageStoreError::Busy => ErrorCode::Conflict,
+        ImageStoreError::Full { .. } => ErrorCode::Unavailable,
+        ImageStoreError::Failed(_) => {
+            return Fault::Internal { doing: "store an image", source: Box::new(err) };
+        }
+    };
+    let error = ApiError::new(code, err.to_string());
+    match err {
+        ImageStoreError::Offset { at, .. } => error.detail("receivedBytes", at).into(),
+        _ => error.into(),
+    }
 }
 
 pub(crate) async fn get(instances: Instances, call: Arc<Call>, request: GetImage) -> Result<Image, Fault> {

@@ -23,6 +23,7 @@
 mod change;
 mod create;
 mod read;
+mod resize;
 
 mod spec;
 
@@ -34,6 +35,7 @@ mod state;
 mod view;
 
 mod flavors;
+mod folder;
 mod images;
 
 mod sql;
@@ -42,12 +44,14 @@ use std::sync::Arc;
 
 use capacity::Capacity;
 use kernel::events::{self, EventKind};
+use kernel::ports::images::ImageStore;
 use kernel::{BoxFuture, Call, Fault, Module};
 use kit::{Clock, Rng};
 use model::{Id, InstanceId, TenantId};
 use serde_json::Value;
 use store::{Store, StoreError, Tx};
 
+pub use folder::ImageFolder;
 pub use reconcile::QUEUE;
 
 /// The module's methods, its part of node specs, and its ear for nodes. Cheap to clone.
@@ -112,12 +116,14 @@ where
     move |call, request| Box::pin(run(instances.clone(), call, request))
 }
 
-pub fn module(instances: &Instances) -> Module {
-    Module::new("instances")
+/// With a store for images of its own, where there is one.
+pub fn module(instances: &Instances, images: Option<Arc<dyn ImageStore>>) -> Module {
+    let module = Module::new("instances")
         .method::<api::flavors::Create, _>(handler(instances, flavors::create))
         .method::<api::flavors::Get, _>(handler(instances, flavors::get))
         .method::<api::flavors::List, _>(handler(instances, flavors::list))
         .method::<api::images::Create, _>(handler(instances, images::create))
+        .method::<api::images::Import, _>(handler(instances, images::import))
         .method::<api::images::Get, _>(handler(instances, images::get))
         .method::<api::images::List, _>(handler(instances, images::list))
         .method::<api::instances::Create, _>(handler(instances, create::create))
@@ -126,6 +132,11 @@ pub fn module(instances: &Instances) -> Module {
         .method::<api::instances::Start, _>(handler(instances, change::start))
         .method::<api::instances::Stop, _>(handler(instances, change::stop))
         .method::<api::instances::Reboot, _>(handler(instances, change::reboot))
+        .method::<api::instances::Resize, _>(handler(instances, resize::resize))
         .method::<api::instances::Delete, _>(handler(instances, change::delete))
-        .queue(Arc::new(reconcile::Reconcile(instances.clone())))
+        .queue(Arc::new(reconcile::Reconcile(instances.clone())));
+    match images {
+        Some(images) => module.content(Arc::new(images::Bytes(instances.clone(), images))),
+        None => module,
+    }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use api::images::ImageFormat as ApiFormat;
+use api::instances::NetworkPolicy as ApiPolicy;
 use api::pools::Network;
 use kernel::BoxFuture;
 use kernel::ports::node::SpecContributor;
@@ -15,10 +16,12 @@ use model::{AllocationId, InstanceId, NodeId};
 use serde_json::Value;
 use store::{Row, RowExt, StoreError, Tx};
 use uuid::Uuid;
-use wire::proto::agent::{DesiredInstance, ImageFormat, InstanceImage, InstanceNic, InstanceSpec, NodeSpec};
+use wire::proto::agent::{
+    DesiredInstance, ImageFormat, InstanceImage, InstanceNic, InstanceSpec, NetworkPolicy, NodeSpec,
+};
 
 use crate::ipam::{bridge, mac, policy_of};
-use crate::state::{desired_of, whole};
+use crate::state::{desired_of, network_policy, whole};
 use crate::{Instances, sql};
 
 /// An instance on its host, with all that its entry says.
@@ -33,10 +36,12 @@ struct Entry {
     vcpu: u32,
     memory_mib: u64,
     disk_gib: u64,
+    /// Empty for the control plane's own store.
     url: String,
     sha256: Vec<u8>,
     format: ApiFormat,
     ssh_keys: Vec<String>,
+    network_policy: ApiPolicy,
     network: Option<Network>,
     address: Option<String>,
     allocation_id: AllocationId,
@@ -56,10 +61,11 @@ impl Entry {
             vcpu: u32::try_from(row.get::<_, i32>("vcpu")).unwrap_or(0),
             memory_mib: whole(row.get("memory_mib")),
             disk_gib: whole(row.get("disk_gib")),
-            url: row.get("url"),
+            url: row.get::<_, Option<String>>("url").unwrap_or_default(),
             sha256: row.get("sha256"),
             format: format.ok_or_else(|| StoreError::decode("nodes_instances", "column \"format\""))?,
             ssh_keys: row.get("ssh_keys"),
+            network_policy: network_policy(row)?,
             network: policy_of(&row.get::<_, Value>("policy")).network,
             address: row.get("address"),
             allocation_id: row.id("allocation_id"),
@@ -101,6 +107,11 @@ fn spec(entry: &Entry) -> InstanceSpec {
         ApiFormat::Raw => ImageFormat::Raw,
         ApiFormat::Iso => ImageFormat::Iso,
     };
+    let policy = match entry.network_policy {
+        ApiPolicy::Egress => NetworkPolicy::Egress,
+        ApiPolicy::Private => NetworkPolicy::Private,
+        ApiPolicy::None => NetworkPolicy::None,
+    };
     let sha256: String = entry.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
     InstanceSpec {
         instance_id: entry.id.to_string(),
@@ -117,6 +128,8 @@ fn spec(entry: &Entry) -> InstanceSpec {
         ssh_keys: entry.ssh_keys.clone(),
         allocation_id: entry.allocation_id.to_string(),
         gpu_device_ids: entry.atoms.clone(),
+        network_policy: policy.into(),
+        ssh_from_host_only: false,
     }
 }
 
@@ -175,6 +188,7 @@ mod tests {
             revision: 3,
             boot: 2,
             runtime: "libvirt-kvm".to_owned(),
+            network_policy: ApiPolicy::Private,
             vcpu: 2,
             memory_mib: 512,
             disk_gib: 10,

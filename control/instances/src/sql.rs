@@ -40,14 +40,14 @@ pub const FLAVORS_LIST: Sql = sql(
 
 pub const IMAGE_INSERT: Sql = sql(
     "image_insert",
-    "INSERT INTO images (image_id, tenant_id, name, url, sha256, format, shared, verified)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    "INSERT INTO images (image_id, tenant_id, name, url, sha256, format, shared, verified, size_bytes)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 );
 
 macro_rules! image_select {
     ($from:literal, $rest:literal) => {
         concat!(
-            "SELECT i.image_id, i.tenant_id, t.name AS tenant_name, i.name, i.url, i.sha256, i.format, i.shared, i.verified,
+            "SELECT i.image_id, i.tenant_id, t.name AS tenant_name, i.name, i.url, i.size_bytes, i.arrived_at, i.sha256, i.format, i.shared, i.verified,
        i.created_at, compute_now() AS now
      FROM ",
             $from,
@@ -72,6 +72,11 @@ macro_rules! way_up {
 }
 
 pub const IMAGE_GET: Sql = sql("image_get", image_select!("images i", "WHERE i.image_id = $1"));
+/// Its bytes are all there.
+pub const IMAGE_ARRIVED: Sql = sql(
+    "image_arrived",
+    "UPDATE images SET arrived_at = compute_now() WHERE image_id = $1 AND url IS NULL AND arrived_at IS NULL",
+);
 /// Of those a tenant may use: its own and, nearest first, what tenants above share.
 pub const IMAGE_FIND: Sql = sql(
     "image_find",
@@ -93,8 +98,8 @@ pub const IMAGES_LIST: Sql = sql(
 pub const INSTANCE_INSERT: Sql = sql(
     "instance_insert",
     "INSERT INTO instances (instance_id, tenant_id, pool_id, flavor_id, image_id, created_by, name, state, desired, runtime,
-       vcpu, memory_mib, disk_gib, gpus, gpu_model, ssh_keys, waiting_reason)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+       vcpu, memory_mib, disk_gib, gpus, gpu_model, ssh_keys, network_policy, waiting_reason)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
 );
 pub const INSTANCE_LOCK: Sql = sql(
     "instance_lock",
@@ -113,6 +118,13 @@ pub const INSTANCE_WANT: Sql = sql(
        stuck_at = CASE WHEN state = $2 THEN stuck_at END, state = $2, desired = $3, revision = revision + 1,
        boot = CASE WHEN $4::boolean THEN revision + 1 ELSE boot END,
        said_reason = '', said_message = '', said_at = NULL, updated_at = compute_now()
+     WHERE instance_id = $1",
+);
+/// Another size, which its host is to have it in from its next start on.
+pub const INSTANCE_RESHAPE: Sql = sql(
+    "instance_reshape",
+    "UPDATE instances SET flavor_id = $2, vcpu = $3, memory_mib = $4, disk_gib = $5, gpu_model = $6, revision = revision + 1,
+       updated_at = compute_now()
      WHERE instance_id = $1",
 );
 pub const INSTANCE_MOVE: Sql = sql(
@@ -149,7 +161,7 @@ macro_rules! instance_select {
     ($rest:literal) => {
         concat!(
             "SELECT i.instance_id, i.tenant_id, i.pool_id, i.flavor_id, i.image_id, i.created_by, i.name, i.state, i.desired,
-       i.runtime, i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, i.waiting_reason, i.said_reason, i.said_message,
+       i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, i.waiting_reason, i.said_reason, i.said_message,
        i.said_at, i.state_since, i.created_at, i.updated_at, i.ended_at,
        t.name AS tenant_name, p.name AS pool_name, u.name AS created_by_name, f.name AS flavor_name,
        g.name AS image_name, g.verified AS image_verified,
@@ -212,7 +224,7 @@ pub const ADDRESSES_RETURN: Sql = sql(
 
 pub const NODES_INSTANCES: Sql = sql(
     "nodes_instances",
-    "SELECT a.node_id, a.allocation_id, a.atoms, i.instance_id, i.name, i.desired, i.runtime, i.vcpu, i.memory_mib, i.disk_gib,
+    "SELECT a.node_id, a.allocation_id, a.atoms, i.instance_id, i.name, i.desired, i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib,
        i.ssh_keys, i.revision, i.boot, g.url, g.sha256, g.format, p.policy, host(l.address) AS address
      FROM instance_allocations a
      JOIN instances i ON i.instance_id = a.instance_id
@@ -240,12 +252,14 @@ pub const ALL: &[Sql] = &[
     FLAVORS_LIST,
     IMAGE_INSERT,
     IMAGE_GET,
+    IMAGE_ARRIVED,
     IMAGE_FIND,
     IMAGES_LIST,
     INSTANCE_INSERT,
     INSTANCE_LOCK,
     INSTANCE_PLACE,
     INSTANCE_WANT,
+    INSTANCE_RESHAPE,
     INSTANCE_MOVE,
     INSTANCE_SAID,
     INSTANCE_WAIT,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use api::instances::NetworkPolicy;
 use capacity::Room;
 use kernel::Fault;
 use kernel::ports::iam::Resource;
@@ -49,6 +50,7 @@ pub(crate) struct Subject {
     pub image_name: String,
     pub image_verified: bool,
     pub runtime: String,
+    pub network_policy: NetworkPolicy,
     pub shape: Shape,
 }
 
@@ -64,10 +66,19 @@ impl Subject {
             .with("resource.image", self.image_name.clone())
             .with("resource.imageId", self.image_id.to_string())
             .with("resource.imageVerified", self.image_verified)
+            .with("resource.networkPolicy", self.network_policy.name())
             .with("resource.vcpu", shape.vcpu)
             .with("resource.memoryGiB", mib_to_gib_up(shape.memory_mib))
             .with("resource.diskGiB", shape.disk_gib)
             .with("resource.gpus", shape.gpus)
+    }
+
+    fn capabilities(&self) -> BTreeSet<String> {
+        let rules = match self.network_policy {
+            NetworkPolicy::Egress => None,
+            NetworkPolicy::Private | NetworkPolicy::None => Some(NETWORK_POLICY.to_owned()),
+        };
+        rules.into_iter().chain([capability(&self.runtime)]).collect()
     }
 
     /// What it needs of a host.
@@ -82,10 +93,18 @@ impl Subject {
             disk_gib: shape.disk_gib,
             gpus: shape.gpus,
             gpu_model: shape.gpu_model.clone(),
-            capabilities: BTreeSet::from([capability(&self.runtime)]),
+            capabilities: self.capabilities(),
         }
     }
 }
+
+pub(crate) fn network_policy(row: &Row) -> Result<NetworkPolicy, StoreError> {
+    let policy = NetworkPolicy::parse(row.get("network_policy"));
+    policy.ok_or_else(|| StoreError::decode("instances", "column \"network_policy\""))
+}
+
+/// What a host advertises that sees to whom its instances speak with.
+const NETWORK_POLICY: &str = "instance.network-policy";
 
 /// What a host advertises for each driver that it runs.
 pub(crate) fn capability(runtime: &str) -> String {
@@ -138,6 +157,7 @@ impl Stored {
             image_name: row.get("image_name"),
             image_verified: row.get("image_verified"),
             runtime: row.get("runtime"),
+            network_policy: network_policy(row)?,
             shape: Shape::of_row(row),
         };
         Ok(Self {

@@ -78,6 +78,8 @@ events! {
     FlavorCreated = "flavor.created" on "flavor" { name, poolId };
     /// An image was made.
     ImageCreated = "image.created" on "image" { name, sha256, shared, verified };
+    /// All bytes of an announced image have come, and are what was announced.
+    ImageReady = "image.ready" on "image" { name, sha256, sizeBytes };
     /// An instance was admitted: its quota is held.
     InstanceCreated = "instance.created" on "instance" { state, desiredState, poolId, name };
     /// An instance cannot be placed yet.
@@ -100,6 +102,8 @@ events! {
     InstanceFailed = "instance.failed" on "instance" { state, desiredState, poolId, nodeId, reason, message };
     /// Its host was given up, with it.
     InstanceLost = "instance.lost" on "instance" { state, desiredState, poolId, nodeId };
+    /// It has another size, from its next start on.
+    InstanceResized = "instance.resized" on "instance" { state, desiredState, poolId, nodeId, flavor };
     /// Its state lasts longer than it may: somebody should look.
     InstanceStuck = "instance.stuck" on "instance" { state, desiredState, poolId, nodeId, reason };
     /// A host holds an instance that has no place there. It is left as it is.

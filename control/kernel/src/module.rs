@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::stream::BoxStream;
 use serde_json::Value;
 use store::Tx;
 use store::work::Queue;
@@ -71,6 +73,25 @@ pub trait Pass: Send + Sync + 'static {
     fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>>;
 }
 
+/// Bytes as they come.
+pub type ContentBytes = BoxStream<'static, std::io::Result<Bytes>>;
+
+/// Takes what belongs to a resource and is too large for a request: the body of `PUT /api/compute/<group>/<id>/content?offset=N`.
+pub trait Content: Send + Sync + 'static {
+    /// Of the resource's methods.
+    fn group(&self) -> &'static str;
+    /// The method under whose name such a call is audited.
+    fn method(&self) -> &'static str;
+    /// Takes bytes from `offset` on. It decides by itself whether the caller may. What has come stays when they break off.
+    fn put<'a>(
+        &'a self,
+        call: &'a Call,
+        id: &'a str,
+        offset: u64,
+        bytes: ContentBytes,
+    ) -> BoxFuture<'a, Result<Value, Fault>>;
+}
+
 /// What one module brings.
 #[derive(Default)]
 pub struct Module {
@@ -78,6 +99,7 @@ pub struct Module {
     pub methods: Vec<(&'static str, Handler)>,
     pub queues: Vec<Arc<dyn QueueHandler>>,
     pub passes: Vec<Arc<dyn Pass>>,
+    pub contents: Vec<Arc<dyn Content>>,
 }
 
 impl Module {
@@ -118,6 +140,11 @@ impl Module {
 
     pub fn pass(mut self, pass: Arc<dyn Pass>) -> Self {
         self.passes.push(pass);
+        self
+    }
+
+    pub fn content(mut self, content: Arc<dyn Content>) -> Self {
+        self.contents.push(content);
         self
     }
 }

@@ -30,7 +30,7 @@ pub use table::TableError;
 use crate::bounded::Bounded;
 use crate::call::Call;
 use crate::fault::{ApiError, Fault};
-use crate::module::Module;
+use crate::module::{Content, ContentBytes, Module};
 use crate::ports::iam::{AuthenticationPort, AuthorizationPort, Identity};
 use crate::rate::{Buckets, Rate};
 use crate::{audit, json};
@@ -99,6 +99,7 @@ impl Opened {
 /// Runs calls. Share it in an `Arc`.
 pub struct Pipeline {
     table: Table,
+    contents: Vec<Arc<dyn Content>>,
     authentication: Arc<dyn AuthenticationPort>,
     authorization: Arc<dyn AuthorizationPort>,
     store: Store,
@@ -126,6 +127,7 @@ impl Pipeline {
     ) -> Result<Self, TableError> {
         Ok(Self {
             table: Table::new(modules)?,
+            contents: modules.iter().flat_map(|module| module.contents.iter().cloned()).collect(),
             authentication,
             authorization,
             store,
@@ -273,6 +275,33 @@ impl Pipeline {
         Arc::new(call.with_identity(identity.iam_version, identity.observe_only))
     }
 
+    /// Who takes the contents of this group's resources, if anybody does.
+    pub fn content(&self, group: &str) -> Option<Arc<dyn Content>> {
+        self.contents.iter().find(|content| content.group() == group).cloned()
+    }
+
+    /// Hands bytes to who takes them. The call began with [`begin`](Self::begin); how long it may take is for `bytes` to say.
+    pub async fn put(
+        &self,
+        call: &Arc<Call>,
+        content: &dyn Content,
+        id: &str,
+        offset: u64,
+        bytes: ContentBytes,
+    ) -> Answer {
+        let started = self.clock.monotonic();
+        let result = match call.observe_only {
+            true => Err(observe_only()),
+            false => {
+                let taken = AssertUnwindSafe(content.put(call, id, offset, bytes)).catch_unwind().await;
+                self.answered(call, taken)
+            }
+        };
+        let result = self.entered(call, result).await;
+        let took = self.clock.monotonic().saturating_sub(started);
+        Answer::new(call.request_id, Some(call.method), took, result)
+    }
+
     async fn run(
         &self,
         entry: &Entry,
@@ -283,7 +312,6 @@ impl Pipeline {
         if body.len() > BODY_BYTES_MAX {
             return Err(too_large());
         }
-        let request_id = call.request_id;
         let reads = entry.row.idempotency == Idempotency::Read;
         let result = match json::parse(body) {
             _ if call.observe_only && !reads && !GROUPS_IN_OBSERVE_ONLY.contains(&entry.row.parts().0) => {
@@ -295,6 +323,12 @@ impl Pipeline {
         if reads {
             return result;
         }
+        self.entered(call, result).await
+    }
+
+    /// The result, once it is in the audit log.
+    async fn entered(&self, call: &Arc<Call>, result: Result<Value, ApiError>) -> Result<Value, ApiError> {
+        let request_id = call.request_id;
         let code = result.as_ref().err().map(|error| error.code);
         match audit::finish(&self.store, call, code).await {
             Ok(()) => result,
@@ -333,6 +367,16 @@ impl Pipeline {
                 ));
             }
         };
+        self.answered(call, ended)
+    }
+
+    /// What a handler came to, as its caller is told.
+    fn answered(
+        &self,
+        call: &Call,
+        ended: Result<Result<Value, Fault>, Box<dyn std::any::Any + Send>>,
+    ) -> Result<Value, ApiError> {
+        let (method, request_id) = (call.method, call.request_id);
         match ended {
             Ok(Ok(_)) if !call.decided().iter().any(|one| one.allowed) => {
                 tracing::error!(%request_id, method, "handler answered without a decision");

@@ -2,4 +2,5 @@
 
 pub mod delivery;
 pub mod iam;
+pub mod images;
 pub mod node;

@@ -10,6 +10,7 @@
 mod address;
 mod answer;
 mod bodies;
+mod content;
 mod health;
 mod metrics;
 mod ops;
@@ -115,6 +116,7 @@ struct Shared {
     discovery: bytes::Bytes,
     streams: stream::Streams,
     bodies: bodies::Bodies,
+    contents: Arc<tokio::sync::Semaphore>,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, post, put};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 use crate::answer::{REQUEST_ID, json, refuse, refuse_as, respond};
 use crate::bodies::Room;
 use crate::vitals::{healthy, may_read};
-use crate::{Shared, address, stream};
+use crate::{Shared, address, content, stream};
 
 const CALL: TaskKind = TaskKind::isolated("api_call");
 
@@ -39,6 +39,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(api::events::STREAM_PATH, get(stream::handle))
         .route("/api/compute/{group}/{method}", post(call).fallback(wrong_method))
+        .route("/api/compute/{group}/{id}/content", put(content::put).fallback(wrong_content_method))
         .route("/healthz", get(|| async { healthy() }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -191,6 +192,21 @@ fn trace_id(headers: &HeaderMap) -> Option<String> {
         && hex(trace_id)
         && trace_id.bytes().any(|byte| byte != b'0');
     valid.then(|| trace_id.to_owned())
+}
+
+async fn wrong_content_method(
+    State(shared): State<Arc<Shared>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    method: Method,
+    uri: Uri,
+) -> Response {
+    let request_id = origin(&shared, peer, &headers).request_id;
+    let message = format!("{} takes PUT with the bytes as its body, not {method}", uri.path());
+    let error = ApiError::new(ErrorCode::InvalidInput, message);
+    let mut response = refuse_as(StatusCode::METHOD_NOT_ALLOWED, request_id, error);
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("PUT"));
+    response
 }
 
 async fn wrong_method(

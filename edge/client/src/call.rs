@@ -14,16 +14,16 @@ use crate::retry::{Decision, WAIT_CEILING, WAIT_FIRST, decide, repeatable};
 use crate::{BoxFuture, ClientError, Config, ConfigError, Refusal, config, roots};
 
 /// Eight sections of a node's inventory at their largest, and room.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// An error is a page of text at most.
 const ERROR_BYTES_MAX: usize = 1 << 20;
 
 /// Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
-    http: reqwest::Client,
+    pub(crate) http: reqwest::Client,
     base: Url,
-    authorization: Option<HeaderValue>,
+    pub(crate) authorization: Option<HeaderValue>,
     timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
@@ -163,11 +163,11 @@ impl Client {
         }
     }
 
-    fn strange(&self, what: String) -> ClientError {
+    pub(crate) fn strange(&self, what: String) -> ClientError {
         ClientError::Answer { url: self.url().to_owned(), what: what.chars().take(300).collect() }
     }
 
-    async fn read(&self, mut response: Response, max: usize) -> Result<Bytes, ClientError> {
+    pub(crate) async fn read(&self, mut response: Response, max: usize) -> Result<Bytes, ClientError> {
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|err| self.failed(err))? {
             if body.len() + chunk.len() > max {
@@ -178,7 +178,7 @@ impl Client {
         Ok(body.freeze())
     }
 
-    async fn refused(&self, response: Response) -> ClientError {
+    pub(crate) async fn refused(&self, response: Response) -> ClientError {
         let status = response.status().as_u16();
         let retry_after = response
             .headers()

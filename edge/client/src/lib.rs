@@ -7,6 +7,7 @@
 
 mod call;
 mod config;
+mod content;
 mod error;
 mod retry;
 mod roots;
@@ -18,6 +19,7 @@ pub mod testing;
 
 pub use call::Client;
 pub use config::{Config, ConfigError};
+pub use content::ContentBytes;
 pub use error::{ClientError, Refusal};
 pub use stream::{EventFilter, EventStream};
 

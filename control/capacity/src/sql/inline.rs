@@ -39,6 +39,23 @@ pub const INSTANCE_FREE: Sql = sql(
      )
      SELECT allocation_id, node_id FROM ended",
 );
+/// Changes what an instance books of its host, which stays what it offers. What it books of devices stays as it is.
+pub const INSTANCE_REBOOK: Sql = sql(
+    "instance_rebook",
+    "WITH opened AS (
+       UPDATE node_capacity c SET books = c.books + 1 FROM instance_allocations a
+       WHERE a.instance_id = $1 AND a.ended_at IS NULL AND c.node_id = a.node_id
+       RETURNING a.allocation_id
+     )
+     UPDATE host_bookings h SET cpu_millis = $2, memory_bytes = $3 FROM opened o WHERE h.allocation_id = o.allocation_id",
+);
+/// What is left on the host of an instance, with what the instance itself has booked there.
+pub const INSTANCE_HOST_LEFT: Sql = sql(
+    "instance_host_left",
+    "SELECT t.cpu_millis_free + h.cpu_millis AS cpu_millis, t.memory_bytes_free + h.memory_bytes AS memory_bytes
+     FROM instance_allocations a JOIN host_bookings h USING (allocation_id) JOIN node_totals t ON t.node_id = a.node_id
+     WHERE a.instance_id = $1 AND a.ended_at IS NULL",
+);
 pub const INSTANCE_HOLDS_PUT: Sql = sql(
     "instance_holds_put",
     "INSERT INTO instance_holds (instance_id, tenant_id, resource, amount)
@@ -49,4 +66,11 @@ pub const INSTANCE_HOLDS_DELETE: Sql =
 
 /// For the test that prepares them.
 #[cfg(test)]
-pub const ALL: &[Sql] = &[INSTANCE_BOOK, INSTANCE_FREE, INSTANCE_HOLDS_PUT, INSTANCE_HOLDS_DELETE];
+pub const ALL: &[Sql] = &[
+    INSTANCE_BOOK,
+    INSTANCE_FREE,
+    INSTANCE_REBOOK,
+    INSTANCE_HOST_LEFT,
+    INSTANCE_HOLDS_PUT,
+    INSTANCE_HOLDS_DELETE,
+];

@@ -114,6 +114,7 @@ impl Lab {
             config,
             tls: self.tls(),
             store,
+            images: None,
             clock: self.clock.clone(),
             rng: Arc::new(OsRng),
             supervisor: self.supervisor.clone(),

@@ -201,7 +201,7 @@ impl Cloud {
 
     /// Runs the handler of the queue for the instance.
     pub async fn reconcile(&self, instance: &Value) -> Option<std::time::Duration> {
-        let module = instances::module(&self.instances);
+        let module = instances::module(&self.instances, None);
         let queue = module.queues.iter().find(|queue| queue.queue() == instances::QUEUE).unwrap();
         queue.handle(&instance_of(instance).uuid().hyphenated().to_string()).await.expect("it is looked at")
     }
@@ -246,7 +246,7 @@ fn pipeline(
     tenant: TenantId,
     authorization: Arc<dyn AuthorizationPort>,
 ) -> Pipeline {
-    let modules = [capacity::module(capacity), instances::module(instances)];
+    let modules = [capacity::module(capacity), instances::module(instances, None)];
     testing::pipeline(&modules, testing::principal(user, tenant), authorization, db.store.clone())
 }
 

@@ -133,3 +133,50 @@ async fn a_create_waits_until_it_is_settled_and_a_list_shows_what_is_there() {
     let listed = cloud.call("instances.list", json!({ "state": "deleted", "node": "host-0" })).await.ok();
     assert_eq!(ids(listed).len(), 0, "what was deleted is on no host");
 }
+
+#[tokio::test]
+async fn one_that_is_stopped_becomes_larger_where_it_is_and_its_books_and_quota_with_it() {
+    let (cloud, host) = Cloud::with_host().await;
+    let flavor = |name: &str, vcpu: u32, memory: u32, disk: u32| json!({ "pool": "vps", "name": name, "vcpu": vcpu, "memoryGiB": memory, "diskGiB": disk });
+    for (name, vcpu, memory, disk) in [("larger", 4, 8, 40), ("shorter", 2, 4, 1), ("huge", 288, 8, 40)] {
+        cloud.call("flavors.create", flavor(name, vcpu, memory, disk)).await.ok();
+    }
+    let made = cloud.create().await;
+    cloud.settle(host, &made).await;
+    let resize = async |name: &str| {
+        let request = json!({ "id": made["id"], "flavor": name });
+        cloud.call("instances.resize", request).await
+    };
+    assert_eq!(resize("larger").await.code(), "INVALID_STATE", "it runs");
+    cloud.change("stop", &made).await.ok();
+    cloud.settle(host, &made).await;
+    for (name, code) in [("none", "NOT_FOUND"), ("shorter", "UNSUPPORTED"), ("huge", "CAPACITY_UNAVAILABLE")]
+    {
+        assert_eq!(resize(name).await.code(), code, "{name}");
+    }
+    let booked = "SELECT cpu_millis FROM host_bookings";
+    let counted = "SELECT sum(amount)::bigint FROM instance_holds WHERE resource = 'vcpu'";
+    let before = (cloud.db.scalar_i64(booked).await, cloud.db.scalar_i64(counted).await);
+    let told = resize("huge").await;
+    assert_eq!(told.body["error"]["details"]["resource"], "vcpu", "{}", told.body);
+    assert_eq!(
+        (cloud.db.scalar_i64(booked).await, cloud.db.scalar_i64(counted).await),
+        before,
+        "all or nothing"
+    );
+
+    let larger = resize("larger").await.ok();
+    assert_eq!(
+        (&larger["state"], &larger["vcpu"], &larger["diskGiB"]),
+        (&json!("stopped"), &json!(4), &json!(40))
+    );
+    assert_eq!((cloud.db.scalar_i64(booked).await, cloud.db.scalar_i64(counted).await), (4_000, 4));
+    let entry = cloud.entries(host).await.remove(0);
+    assert_eq!((entry.revision, entry.vcpus, entry.disk_bytes), (3, 4, 40 << 30));
+    assert_eq!(cloud.settle(host, &made).await["state"], "stopped");
+    cloud.change("start", &made).await.ok();
+    assert_eq!(cloud.settle(host, &made).await["state"], "running");
+    cloud.change("delete", &made).await.ok();
+    cloud.settle(host, &made).await;
+    cloud.assert_empty().await;
+}

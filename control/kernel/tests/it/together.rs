@@ -14,8 +14,10 @@ use crate::world::{ACT, BOUND, OBSERVE, process, wake};
 const QUEUE: &str = "test";
 
 /// A lock that is not had in time.
-const LOCKED: Sql =
-    sql("locked", "DO $$ BEGIN RAISE EXCEPTION 'as the test wants it' USING ERRCODE = 'lock_not_available'; END $$");
+const LOCKED: Sql = sql(
+    "locked",
+    "DO $$ BEGIN RAISE EXCEPTION 'as the test wants it' USING ERRCODE = 'lock_not_available'; END $$",
+);
 
 /// Writes what it has seen, many keys at once; some keys fail, and some only once.
 #[derive(Default)]

@@ -74,6 +74,7 @@ async fn gateway(number: u64, at: Timestamp, store: Arc<dyn DeliveryStore>) -> a
         config: limits,
         tls: Tls { config, trust },
         store,
+        images: None,
         clock,
         rng: Arc::new(OsRng),
         supervisor: supervisor.clone(),

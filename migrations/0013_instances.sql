@@ -14,19 +14,24 @@ CREATE TABLE IF NOT EXISTS flavors (
   UNIQUE (pool_id, name)
 );
 
--- What a disk begins with. Its address and its digest never change.
+-- What a disk begins with, at an address or in the control plane's own store. Its address and its digest never change.
 CREATE TABLE IF NOT EXISTS images (
   image_id    uuid PRIMARY KEY,
   tenant_id   uuid NOT NULL REFERENCES tenants,
   name        text NOT NULL,
-  url         text NOT NULL,
+  -- None for one of the own store, whose size was announced and whose bytes are all there from `arrived_at` on.
+  url         text,
+  size_bytes  bigint CHECK (size_bytes > 0),
+  arrived_at  timestamptz,
   sha256      bytea NOT NULL CHECK (octet_length(sha256) = 32),
   format      text NOT NULL CHECK (format IN ('qcow2', 'raw', 'iso')),
   -- Tenants below its own may use it too.
   shared      boolean NOT NULL DEFAULT false,
   verified    boolean NOT NULL DEFAULT false,
   created_at  timestamptz NOT NULL DEFAULT compute_now(),
-  UNIQUE (tenant_id, name)
+  UNIQUE (tenant_id, name),
+  CHECK ((url IS NULL) = (size_bytes IS NOT NULL)),
+  CHECK (url IS NULL OR arrived_at IS NULL)
 );
 
 CREATE TABLE IF NOT EXISTS instances (
@@ -49,6 +54,7 @@ CREATE TABLE IF NOT EXISTS instances (
   gpus        integer NOT NULL DEFAULT 0 CHECK (gpus >= 0),
   gpu_model   text,
   ssh_keys    text[] NOT NULL DEFAULT '{}',
+  network_policy text NOT NULL DEFAULT 'egress' CHECK (network_policy IN ('egress', 'private', 'none')),
   -- Rises with everything that is wanted anew. A host's report answers to one; `boot` is the one that last asked for a start.
   revision    bigint NOT NULL DEFAULT 1 CHECK (revision > 0),
   boot        bigint NOT NULL DEFAULT 1 CHECK (boot BETWEEN 1 AND revision),

@@ -1,0 +1,256 @@
+//! The image store of a control plane with a folder of its own: one machine's, or one that its processes share.
+//!
+//! ```text
+//! <sha256>        whole, its digest found to be right. It is never written again
+//! <sha256>.part   what has come so far
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use kernel::ports::images::{
+    ImageBytes, ImageDigest, ImageStore, ImageStoreError, ReadImage, Received, Stored,
+};
+use kit::fs::FsError;
+use sha2::{Digest, Sha256};
+
+/// Read at once.
+const READ_BYTES: usize = 256 * 1024;
+/// Of the disk, left for the database that may share it: a twentieth, and at least this.
+const KEPT_FREE_BYTES_MIN: u64 = 2 << 30;
+const KEPT_FREE_SHARE: u64 = 20;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct ImageFolder(Arc<Inner>);
+
+struct Inner {
+    dir: PathBuf,
+    kept_free_min: u64,
+    /// Images that are being taken: one sender at a time.
+    taking: Mutex<BTreeSet<ImageDigest>>,
+}
+
+/// An image that nobody else takes meanwhile.
+struct Taking {
+    inner: Arc<Inner>,
+    digest: ImageDigest,
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.inner.taking().remove(&self.digest);
+    }
+}
+
+impl ImageFolder {
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self::keeping_free(dir, KEPT_FREE_BYTES_MIN)
+    }
+
+    fn keeping_free(dir: impl Into<PathBuf>, kept_free_min: u64) -> Self {
+        Self(Arc::new(Inner { dir: dir.into(), kept_free_min, taking: Mutex::default() }))
+    }
+
+    fn take(&self, digest: ImageDigest) -> Result<Taking, ImageStoreError> {
+        if !self.0.taking().insert(digest) {
+            return Err(ImageStoreError::Busy);
+        }
+        Ok(Taking { inner: self.0.clone(), digest })
+    }
+}
+
+impl Inner {
+    fn taking(&self) -> MutexGuard<'_, BTreeSet<ImageDigest>> {
+        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn whole(&self, digest: &ImageDigest) -> PathBuf {
+        self.dir.join(hex(digest))
+    }
+
+    fn part(&self, digest: &ImageDigest) -> PathBuf {
+        self.dir.join(format!("{}.part", hex(digest)))
+    }
+
+    fn received(&self, digest: &ImageDigest) -> Result<Received, ImageStoreError> {
+        if let Some(bytes) = length(&self.whole(digest))? {
+            return Ok(Received::Whole(bytes));
+        }
+        Ok(Received::Part(length(&self.part(digest))?.unwrap_or(0)))
+    }
+
+    /// The part, open at its end, and its digest so far.
+    fn open_part(&self, digest: &ImageDigest) -> Result<Part, ImageStoreError> {
+        kit::fs::create_dir(&self.dir, 0o700).map_err(failed)?;
+        let path = self.part(digest);
+        let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
+        let (mut hash, mut got, mut buffer) = (Sha256::new(), 0, vec![0; READ_BYTES]);
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(Part { path, file, hash, got }),
+                read => {
+                    hash.update(&buffer[..read]);
+                    got += read as u64;
+                }
+            }
+        }
+    }
+
+    fn room(&self, needed: u64) -> Result<(), ImageStoreError> {
+        let disk = rustix::fs::statvfs(&self.dir).map_err(failed)?;
+        let (free, all) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+        let left = free.saturating_sub((all / KEPT_FREE_SHARE).max(self.kept_free_min));
+        match needed <= left {
+            true => Ok(()),
+            false => Err(ImageStoreError::Full { needed: needed.div_ceil(1 << 20), left: left >> 20 }),
+        }
+    }
+
+    /// Puts a part in its place when it is what was announced.
+    fn settle(&self, digest: &ImageDigest, part: Part) -> Result<Received, ImageStoreError> {
+        let found: ImageDigest = part.hash.finalize().into();
+        if found != *digest {
+            kit::fs::remove_if_present(&part.path).map_err(failed)?;
+            return Err(ImageStoreError::OtherDigest { found: hex(&found) });
+        }
+        part.file.sync_all()?;
+        std::fs::rename(&part.path, self.whole(digest))?;
+        kit::fs::sync_dir(&self.dir).map_err(failed)?;
+        Ok(Received::Whole(part.got))
+    }
+}
+
+struct Part {
+    path: PathBuf,
+    file: File,
+    hash: Sha256,
+    got: u64,
+}
+
+impl Part {
+    fn write(mut self, bytes: &Bytes) -> Result<Self, ImageStoreError> {
+        if let Err(err) = self.file.write_all(bytes) {
+            // How much of it was written is not known, and a disk that is full stays so while it lies there.
+            kit::fs::remove_if_present(&self.path).map_err(failed)?;
+            return Err(err.into());
+        }
+        self.hash.update(bytes);
+        self.got += bytes.len() as u64;
+        Ok(self)
+    }
+}
+
+fn hex(digest: &ImageDigest) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn failed(err: impl std::error::Error + Send + Sync + 'static) -> ImageStoreError {
+    ImageStoreError::Failed(Box::new(err))
+}
+
+fn length(path: &Path) -> Result<Option<u64>, ImageStoreError> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(Some(found.len())),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed(FsError { doing: "look at", path: path.to_owned(), source })),
+    }
+}
+
+/// Runs what waits for the disk where that holds nobody up.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageStoreError> + Send + 'static,
+) -> Result<T, ImageStoreError> {
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}
+
+impl ImageStore for ImageFolder {
+    fn received(&self, digest: ImageDigest) -> Stored<'_, Received> {
+        let inner = self.0.clone();
+        Box::pin(apart(move || inner.received(&digest)))
+    }
+
+    fn append(
+        &self,
+        digest: ImageDigest,
+        total_bytes: u64,
+        offset: u64,
+        mut bytes: ImageBytes,
+    ) -> Stored<'_, Received> {
+        Box::pin(async move {
+            let _taking = self.take(digest)?;
+            let inner = self.0.clone();
+            let opened = apart(move || match inner.received(&digest)? {
+                Received::Whole(_) => Ok(None),
+                Received::Part(at) if at != offset => Err(ImageStoreError::Offset { at, given: offset }),
+                Received::Part(at) => {
+                    let part = inner.open_part(&digest)?;
+                    inner.room(total_bytes.saturating_sub(at))?;
+                    Ok(Some(part))
+                }
+            });
+            let Some(mut part) = opened.await? else { return Ok(Received::Whole(total_bytes)) };
+            while let Some(came) = bytes.next().await {
+                let came = came.map_err(ImageStoreError::BrokenOff)?;
+                if part.got + came.len() as u64 > total_bytes {
+                    kit::fs::remove_if_present(&part.path).map_err(failed)?;
+                    return Err(ImageStoreError::TooLong { announced: total_bytes });
+                }
+                part = apart(move || part.write(&came)).await?;
+            }
+            if part.got < total_bytes {
+                return Ok(Received::Part(part.got));
+            }
+            let inner = self.0.clone();
+            apart(move || inner.settle(&digest, part)).await
+        })
+    }
+
+    fn read(&self, digest: ImageDigest, offset: u64) -> Stored<'_, Option<ReadImage>> {
+        let path = self.0.whole(&digest);
+        Box::pin(async move {
+            let opened = apart(move || match File::open(&path) {
+                Ok(file) => Ok(Some((file.metadata()?.len(), file))),
+                Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(err) => Err(err.into()),
+            });
+            let Some((total_bytes, file)) = opened.await? else { return Ok(None) };
+            let bytes = futures::stream::try_unfold((Arc::new(file), offset), |(file, at)| async move {
+                let reader = file.clone();
+                let read = tokio::task::spawn_blocking(move || {
+                    let mut buffer = vec![0; READ_BYTES];
+                    let read = reader.read_at(&mut buffer, at)?;
+                    buffer.truncate(read);
+                    Ok::<_, std::io::Error>(Bytes::from(buffer))
+                });
+                let read = read.await.map_err(std::io::Error::other)??;
+                let next = at + read.len() as u64;
+                Ok((!read.is_empty()).then_some((read, (file, next))))
+            });
+            Ok(Some(ReadImage { total_bytes, bytes: bytes.boxed() }))
+        })
+    }
+
+    fn remove(&self, digest: ImageDigest) -> Stored<'_, ()> {
+        Box::pin(async move {
+            let _taking = self.take(digest)?;
+            let inner = self.0.clone();
+            apart(move || {
+                for path in [inner.whole(&digest), inner.part(&digest)] {
+                    kit::fs::remove_if_present(&path).map_err(failed)?;
+                }
+                Ok(())
+            })
+            .await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

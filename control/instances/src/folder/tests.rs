@@ -1,0 +1,112 @@
+use super::*;
+
+fn digest(content: &[u8]) -> ImageDigest {
+    Sha256::digest(content).into()
+}
+
+fn content() -> Vec<u8> {
+    (0..700_000u32).map(|at| (at % 251) as u8).collect()
+}
+
+/// In pieces, as a request's body comes; with a break at its end.
+fn bytes(content: &[u8], breaks: bool) -> ImageBytes {
+    let mut pieces: Vec<std::io::Result<Bytes>> =
+        content.chunks(10_000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+    if breaks {
+        pieces.push(Err(std::io::Error::other("the line was cut")));
+    }
+    futures::stream::iter(pieces).boxed()
+}
+
+struct Folder {
+    dir: tempfile::TempDir,
+    images: ImageFolder,
+}
+
+fn folder() -> Folder {
+    let dir = tempfile::tempdir().unwrap();
+    let images = ImageFolder::keeping_free(dir.path().join("images"), 0);
+    Folder { dir, images }
+}
+
+impl Folder {
+    fn files(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("images")).map(|entries| entries.count()).unwrap_or(0)
+    }
+
+    async fn read(&self, digest: ImageDigest, offset: u64) -> Option<(u64, Vec<u8>)> {
+        let read = self.images.read(digest, offset).await.unwrap()?;
+        let pieces: Vec<_> = read.bytes.collect().await;
+        Some((read.total_bytes, pieces.into_iter().flat_map(|piece| piece.unwrap()).collect()))
+    }
+}
+
+#[tokio::test]
+async fn an_image_comes_in_pieces_and_is_read_from_anywhere() {
+    let folder = folder();
+    let (content, digest) = (content(), digest(&content()));
+    let total = content.len() as u64;
+    assert_eq!(folder.images.received(digest).await.unwrap(), Received::Part(0));
+    assert!(folder.read(digest, 0).await.is_none());
+    let came = folder.images.append(digest, total, 0, bytes(&content[..300_000], true)).await;
+    assert!(matches!(came, Err(ImageStoreError::BrokenOff(_))), "{came:?}");
+    assert_eq!(folder.images.received(digest).await.unwrap(), Received::Part(300_000), "what came stays");
+    let came = folder.images.append(digest, total, 0, bytes(&content, false)).await;
+    assert!(matches!(came, Err(ImageStoreError::Offset { at: 300_000, given: 0 })), "{came:?}");
+    let came = folder.images.append(digest, total, 300_000, bytes(&content[300_000..400_000], false)).await;
+    assert_eq!(came.unwrap(), Received::Part(400_000));
+    let came = folder.images.append(digest, total, 400_000, bytes(&content[400_000..], false)).await;
+    assert_eq!(came.unwrap(), Received::Whole(total));
+    assert_eq!(folder.images.received(digest).await.unwrap(), Received::Whole(total));
+    for offset in [0, 1, 262_144, 699_999, 700_000, 900_000] {
+        let from = usize::try_from(offset).unwrap().min(content.len());
+        assert_eq!(folder.read(digest, offset).await, Some((total, content[from..].to_vec())), "{offset}");
+    }
+    let again = folder.images.append(digest, total, 0, bytes(&content, false)).await;
+    assert_eq!(again.unwrap(), Received::Whole(total), "it is there already");
+    folder.images.remove(digest).await.unwrap();
+    folder.images.remove(digest).await.unwrap();
+    assert_eq!(folder.files(), 0);
+}
+
+#[tokio::test]
+async fn bytes_of_another_image_do_not_stay() {
+    let folder = folder();
+    let content = content();
+    let total = content.len() as u64;
+    let came = folder.images.append(digest(b"another"), total, 0, bytes(&content, false)).await;
+    assert!(matches!(came, Err(ImageStoreError::OtherDigest { .. })), "{came:?}");
+    let came = folder.images.append(digest(&content), total - 1, 0, bytes(&content, false)).await;
+    assert!(matches!(came, Err(ImageStoreError::TooLong { .. })), "{came:?}");
+    assert_eq!(folder.files(), 0);
+}
+
+#[tokio::test]
+async fn one_sender_at_a_time() {
+    let folder = folder();
+    let (content, digest) = (content(), digest(&content()));
+    let total = content.len() as u64;
+    let stalls: ImageBytes = futures::stream::pending().boxed();
+    let first = folder.images.append(digest, total, 0, stalls);
+    let second = async {
+        // The first one has its place from its first poll on.
+        tokio::task::yield_now().await;
+        folder.images.append(digest, total, 0, bytes(&content, false)).await
+    };
+    tokio::select! {
+        biased;
+        _ = first => panic!("it stalls"),
+        came = second => assert!(matches!(came, Err(ImageStoreError::Busy)), "{came:?}"),
+    }
+    let came = folder.images.append(digest, total, 0, bytes(&content, false)).await;
+    assert_eq!(came.unwrap(), Received::Whole(total), "the place of one that is gone is free");
+}
+
+#[tokio::test]
+async fn what_has_no_room_is_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = ImageFolder::keeping_free(dir.path().join("images"), u64::MAX);
+    let content = content();
+    let came = images.append(digest(&content), content.len() as u64, 0, bytes(&content, false)).await;
+    assert!(matches!(came, Err(ImageStoreError::Full { .. })), "{came:?}");
+}
