@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -148,6 +149,32 @@ impl Commands for HostCommands {
             tokio::time::timeout(self.time_limit, self.output(program, args)).await.unwrap_or_else(|_| {
                 Err(CommandError::TimedOut { program: program.into(), limit_ms: self.time_limit.as_millis() })
             })
+        })
+    }
+}
+
+/// Programs in a network namespace of this host.
+pub struct InNetwork {
+    commands: Arc<dyn Commands>,
+    enter: String,
+}
+
+impl InNetwork {
+    /// `namespace` is a file like `/run/netns/instances` or `/proc/123/ns/net`.
+    pub fn new(commands: Arc<dyn Commands>, namespace: &Path) -> Self {
+        Self { commands, enter: format!("--net={}", namespace.display()) }
+    }
+}
+
+impl Commands for InNetwork {
+    fn run<'a>(
+        &'a self,
+        program: &'a str,
+        args: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<CommandOutput, CommandError>> {
+        Box::pin(async move {
+            let all = [&[self.enter.as_str(), "--", program], args].concat();
+            self.commands.run("nsenter", &all).await
         })
     }
 }

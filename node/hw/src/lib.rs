@@ -32,7 +32,7 @@ mod root;
 mod text;
 
 pub use clock::ClockSync;
-pub use commands::{CannedCommands, CommandError, CommandOutput, Commands, HostCommands};
+pub use commands::{CannedCommands, CommandError, CommandOutput, Commands, HostCommands, InNetwork};
 pub use fake::FakeHardware;
 pub use hardware::{BoxFuture, Hardware, HardwareError, ResetError, XidBatch};
 pub use health::{may_take_work, verdict};

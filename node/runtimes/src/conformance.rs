@@ -90,7 +90,9 @@ async fn state(bench: &dyn Bench, id: InstanceId) -> Option<DomainState> {
 
 fn trouble<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> Trouble {
     match result.expect_err("it is refused") {
-        RuntimeError::Instance { trouble, .. } | RuntimeError::List(trouble) => trouble,
+        RuntimeError::Instance { trouble, .. }
+        | RuntimeError::List(trouble)
+        | RuntimeError::Bases(trouble) => trouble,
     }
 }
 

@@ -1,8 +1,9 @@
 //! A hypervisor that exists only in memory, with the same rules. Guests do nothing but start, obey and echo.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::ready;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -30,6 +31,7 @@ pub const ECHO: &str = "console: ";
 struct Guest {
     domain: Domain,
     disk_bytes: u64,
+    image: PathBuf,
     asked_to_stop: Option<Duration>,
     boots: u32,
 }
@@ -134,6 +136,7 @@ impl FakeRuntime {
                 memory_bytes: 0,
             },
             disk_bytes: 0,
+            image: instance.image.path.clone(),
             asked_to_stop: None,
             boots: 0,
         });
@@ -280,6 +283,11 @@ impl Runtime for FakeRuntime {
     fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), RuntimeError>> {
         let gone = self.ours(id).map(|mut state| drop(state.guests.remove(&id)));
         Box::pin(ready(about("destroy", id, gone)))
+    }
+
+    fn bases(&self) -> BoxFuture<'_, Result<BTreeSet<PathBuf>, RuntimeError>> {
+        let images = self.locked().guests.values().map(|guest| guest.image.clone()).collect();
+        Box::pin(ready(Ok(images)))
     }
 
     fn console(&self, id: InstanceId) -> BoxFuture<'_, Result<Box<dyn Console>, RuntimeError>> {

@@ -11,8 +11,11 @@
 //!
 //! - [`instance`] is what is asked for, [`runtime`] the port and what is observed. [`fake`] and [`libvirt`] are behind the
 //!   port; one conformance suite holds for both.
+//! - [`images`] fetches what disks begin with, once for all that want it.
 //! - [`qcow2`] reads headers of disks that strangers made. [`disk`] makes an instance's disk of an image.
 //! - [`seed`] is what a guest is told at its first boot, as NoCloud has it.
+//! - [`firewall`] has the host's kernel judge what instances send, and by whom they are reached.
+//! - [`nat`] is a network for them where the host has none.
 //! - [`admission`] says whether the host's memory suffices. [`accel`] says whether KVM does, by a [`canary`].
 //!
 //! A pass over a section's instances, for who makes one:
@@ -34,8 +37,13 @@ pub mod fake;
 pub mod libvirt;
 
 pub mod disk;
+pub mod images;
 pub mod qcow2;
 pub mod seed;
+
+pub mod firewall;
+pub mod nat;
+pub mod network;
 
 pub mod accel;
 pub mod admission;
@@ -43,7 +51,11 @@ pub mod canary;
 
 mod record;
 
+#[cfg(test)]
+mod lab;
+
 pub use fake::FakeRuntime;
+pub use images::{ImageRef, ImageSource, Images};
 pub use instance::{Image, ImageFormat, Instance, Nic};
 pub use libvirt::Libvirt;
 pub use runtime::{

@@ -7,11 +7,11 @@
 //!                seed.iso      what the guest is told
 //!                record        what the disk is based on
 //!                domain.xml    the definition that libvirt took
-//!                console.sock  the serial console, while it runs
+//!                tty           the serial console, while it runs
 //! canary/                      the machine that shows whether KVM boots one
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -325,6 +325,17 @@ impl Libvirt {
         Ok(Box::new(stream))
     }
 
+    /// A record is written before the disk that it is about.
+    fn images_of_records(&self) -> Result<BTreeSet<PathBuf>, Trouble> {
+        let mut images = BTreeSet::new();
+        for id in inventory::folders(&self.instances())? {
+            if let Some(record) = record::read::<InstanceRecord>(&self.files(id).record())? {
+                images.insert(PathBuf::from(record.image_path));
+            }
+        }
+        Ok(images)
+    }
+
     fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<InstanceId, Asked>> {
         self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -379,6 +390,10 @@ impl Runtime for Libvirt {
 
     fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), RuntimeError>> {
         Box::pin(async move { about("destroy", id, self.destroy_instance(id).await) })
+    }
+
+    fn bases(&self) -> BoxFuture<'_, Result<BTreeSet<PathBuf>, RuntimeError>> {
+        Box::pin(async move { self.images_of_records().map_err(RuntimeError::Bases) })
     }
 
     fn console(&self, id: InstanceId) -> BoxFuture<'_, Result<Box<dyn Console>, RuntimeError>> {

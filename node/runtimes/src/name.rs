@@ -1,7 +1,7 @@
 //! Names that reach the hypervisor and the kernel. Each is checked where it enters and cannot be made otherwise.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use model::InstanceId;
@@ -60,6 +60,13 @@ pub struct Mac([u8; 6]);
 impl Mac {
     pub fn octets(self) -> [u8; 6] {
         self.0
+    }
+
+    /// The link-local address that is made of it (RFC 4291, appendix A).
+    pub fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        let identifier = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+        Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(identifier))
     }
 }
 
@@ -154,23 +161,38 @@ pub struct Cidr {
 }
 
 impl Cidr {
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+
     pub fn address(self) -> IpAddr {
         self.address
     }
 
+    /// Another address in a network of the same length.
+    pub fn with(self, address: IpAddr) -> Self {
+        Self { address, ..self }
+    }
+
+    /// The network it is in: its address with nothing behind the prefix.
+    pub fn network(self) -> Self {
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::from(Ipv4Addr::from_bits(address.to_bits() & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::from(Ipv6Addr::from_bits(address.to_bits() & mask))
+            }
+        };
+        Self { address, prefix: self.prefix }
+    }
+
     /// Whether a neighbour at this address is reached without a router.
     pub fn contains(self, other: IpAddr) -> bool {
-        match (self.address, other) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-                own.to_bits() & mask == other.to_bits() & mask
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-                own.to_bits() & mask == other.to_bits() & mask
-            }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-        }
+        let same_family = self.address.is_ipv4() == other.is_ipv4();
+        same_family && Self { address: other, prefix: self.prefix }.network() == self.network()
     }
 }
 

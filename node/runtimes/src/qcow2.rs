@@ -215,7 +215,7 @@ fn tables(
     extended_l2: bool,
 ) -> Result<(u64, u64), Problem> {
     let within = |what, offset: u64, bytes: u64| -> Result<(), Problem> {
-        if offset == 0 || offset % cluster_bytes != 0 {
+        if offset == 0 || !offset.is_multiple_of(cluster_bytes) {
             return Err(Problem::Malformed { what });
         }
         match offset.checked_add(bytes) {
@@ -298,7 +298,7 @@ fn check_l1(header: &Header, table: &[u8], file_bytes: u64) -> Result<(), Proble
         if offset == 0 {
             continue;
         }
-        if offset % header.cluster_bytes != 0 {
+        if !offset.is_multiple_of(header.cluster_bytes) {
             return Err(Problem::Malformed { what: "an L2 table's place" });
         }
         if offset + header.cluster_bytes > file_bytes {

@@ -1,5 +1,7 @@
 //! The port behind which instances run.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -48,6 +50,9 @@ pub trait Runtime: Send + Sync {
 
     /// Powers it off and removes all of it: domain, disk, seed, taps. What is not there is removed.
     fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), RuntimeError>>;
+
+    /// The images that its instances are based on, whatever state they are in. All of them, or an error.
+    fn bases(&self) -> BoxFuture<'_, Result<BTreeSet<PathBuf>, RuntimeError>>;
 
     /// The serial console of a running instance. Two at once share nothing: the later one waits for the earlier to end. A
     /// reader that stalls stalls the guest's console, so read on.
@@ -129,12 +134,14 @@ pub enum RuntimeError {
     },
     #[error("list domains")]
     List(#[source] Trouble),
+    #[error("list the images of instances")]
+    Bases(#[source] Trouble),
 }
 
 impl RuntimeError {
     pub fn trouble(&self) -> &Trouble {
         match self {
-            Self::Instance { trouble, .. } | Self::List(trouble) => trouble,
+            Self::Instance { trouble, .. } | Self::List(trouble) | Self::Bases(trouble) => trouble,
         }
     }
 }

@@ -34,7 +34,7 @@ impl Files {
     }
 
     pub fn console(&self) -> PathBuf {
-        self.dir.join("console.sock")
+        self.dir.join("tty")
     }
 
     /// Whether a socket can be there, and whether the path is text, as libvirt has it.

@@ -143,7 +143,7 @@ fn of_domain(values: &BTreeMap<&str, &str>) -> Option<Stats> {
 }
 
 /// Folders that are named like instances; others are nobody's business.
-fn folders(instances: &Path) -> Result<Vec<InstanceId>, FsError> {
+pub fn folders(instances: &Path) -> Result<Vec<InstanceId>, FsError> {
     let failed = |source| FsError { doing: "list", path: instances.to_owned(), source };
     let entries = match std::fs::read_dir(instances) {
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

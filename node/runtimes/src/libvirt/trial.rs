@@ -114,7 +114,7 @@ impl Libvirt {
         if let Err(trouble) = self.virsh.ok(&["create", "--file", definition, "--paused"]).await {
             return stuck(kit::chain(&trouble));
         }
-        let path = self.options.dir.join("canary/console.sock");
+        let path = self.options.dir.join("canary/tty");
         let mut console = match UnixStream::connect(&path).await {
             Ok(console) => console,
             Err(err) => return Tried::NotTried { why: format!("its console cannot be reached: {err}") },

@@ -159,7 +159,7 @@ fn folder(tree: Tree, files: &[(&str, u32, u32)]) -> Vec<u8> {
 /// A directory record (ECMA-119 9.1), of even length.
 fn record(name: &[u8], sector: u32, length: u32, is_folder: bool) -> Vec<u8> {
     let name_bytes = u8::try_from(name.len()).expect("names are bounded");
-    let padding = usize::from(name.len() % 2 == 0);
+    let padding = usize::from(name.len().is_multiple_of(2));
     let mut bytes = vec![0, 0];
     bytes.extend(both32(sector));
     bytes.extend(both32(length));

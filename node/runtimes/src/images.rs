@@ -1,0 +1,490 @@
+//! Images that instances of this host begin with: fetched once for all that want one, verified, and kept while one is based
+//! on them.
+//!
+//! ```text
+//! <sha256>.<format>.part   what has come so far; a fetch goes on behind it, also after a restart
+//! <sha256>.<format>        whole: its digest verified, its header read. It is never written again
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use kit::fs::FsError;
+use kit::{Clock, Supervisor, TaskKind};
+use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
+
+use crate::disk::{self, DiskError};
+use crate::instance::{Image, ImageFormat};
+
+const FETCH: TaskKind = TaskKind::isolated("image fetch");
+/// Larger than any system's image; what is larger is a mistake.
+pub const IMAGE_BYTES_MAX: u64 = 256 << 30;
+/// At once: more would only share the line.
+const FETCHES_MAX: usize = 4;
+/// A fetch that failed is told for so long before it is made again.
+const TOLD_FOR: Duration = Duration::from_secs(60);
+/// Cuts in a row, with nothing that came in between, after which a fetch has failed.
+const CUTS_MAX: u32 = 5;
+const CUT_PAUSE: Duration = Duration::from_secs(1);
+/// A line on which less than this comes within the time is as good as cut.
+const STALL_BYTES: u64 = 1 << 20;
+const STALL_WITHIN: Duration = Duration::from_secs(120);
+/// Of the disk, left for the daemon's journal and for what guests write: a twentieth, and at least this.
+const KEPT_FREE_BYTES_MIN: u64 = 2 << 30;
+const KEPT_FREE_SHARE: u64 = 20;
+
+/// An image as a spec names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRef {
+    pub sha256: [u8; 32],
+    pub format: ImageFormat,
+    /// From where; empty for the control plane's own store.
+    pub url: String,
+}
+
+/// What comes of an image, from where it was asked for on.
+pub struct Incoming {
+    /// Of the whole image.
+    pub total_bytes: u64,
+    pub bytes: BoxStream<'static, Result<Bytes, FetchError>>,
+}
+
+/// Why nothing comes, or nothing more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("fetch the image: {why}")]
+pub struct FetchError {
+    pub why: String,
+    /// Asking again is of no use: whoever has the image refuses.
+    pub lasting: bool,
+}
+
+/// Where images come from.
+pub trait ImageSource: Send + Sync + 'static {
+    /// The image's bytes from `offset` on. Dropping what comes ends it.
+    fn open<'a>(&'a self, image: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    #[error("fetch the image: nothing came for {} s", STALL_WITHIN.as_secs())]
+    Stalled,
+    #[error("fetch the image: it ended after {got} of {total} bytes")]
+    Short { got: u64, total: u64 },
+    #[error("fetch the image: it has {total} bytes; at most {IMAGE_BYTES_MAX} are possible")]
+    TooLarge { total: u64 },
+    #[error("fetch the image: {needed} MiB more are needed, and the disk has {left} MiB for it; free some")]
+    NoRoom { needed: u64, left: u64 },
+    #[error("the image's SHA-256 is {found}; the file at its address is another one")]
+    OtherDigest { found: String },
+    #[error(transparent)]
+    Refused(#[from] DiskError),
+    #[error(transparent)]
+    Files(#[from] FsError),
+}
+
+impl ImageError {
+    /// Trying again changes nothing while the same is asked for.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Fetch(err) => err.lasting,
+            Self::TooLarge { .. } | Self::OtherDigest { .. } => true,
+            Self::Refused(err) => err.is_refusal(),
+            Self::Stalled | Self::Short { .. } | Self::NoRoom { .. } | Self::Files(_) => false,
+        }
+    }
+
+    /// The line was cut: what came is good, and the fetch may go on behind it.
+    fn is_cut(&self) -> bool {
+        match self {
+            Self::Fetch(err) => !err.lasting,
+            Self::Stalled | Self::Short { .. } => true,
+            Self::TooLarge { .. }
+            | Self::NoRoom { .. }
+            | Self::OtherDigest { .. }
+            | Self::Refused(_)
+            | Self::Files(_) => false,
+        }
+    }
+
+    /// One stable word, for statuses.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::OtherDigest { .. } => "ImageDigestMismatch",
+            Self::Refused(err) if err.is_refusal() => "ImageRefused",
+            Self::TooLarge { .. } => "ImageRefused",
+            Self::NoRoom { .. } | Self::Files(_) | Self::Refused(_) => "DiskTrouble",
+            Self::Fetch(_) | Self::Stalled | Self::Short { .. } => "ImageUnavailable",
+        }
+    }
+}
+
+/// How an image that was asked for stands.
+#[derive(Debug, Clone)]
+pub enum Wanted {
+    Here(Image),
+    /// It comes, and whoever waits is told when that has ended.
+    Coming {
+        got_bytes: u64,
+        total_bytes: u64,
+    },
+    Failed(Arc<ImageError>),
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: u64 = 1 << 20;
+        match self {
+            Self::Here(_) => write!(f, "the image is here"),
+            Self::Coming { total_bytes: 0, .. } => write!(f, "the image is asked for"),
+            Self::Coming { got_bytes, total_bytes } => {
+                write!(f, "{} of {} MiB of the image have come", got_bytes / MIB, total_bytes.div_ceil(MIB))
+            }
+            Self::Failed(err) => write!(f, "{}", kit::chain(&**err)),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Progress {
+    got: AtomicU64,
+    total: AtomicU64,
+}
+
+enum Fetch {
+    Coming(Arc<Progress>),
+    Failed { at: Duration, err: Arc<ImageError> },
+}
+
+/// Told that a fetch has ended, well or not.
+pub type Ended = Arc<dyn Fn() + Send + Sync>;
+
+/// The images of this host. Cheap to clone; clones share what comes.
+#[derive(Clone)]
+pub struct Images(Arc<Inner>);
+
+struct Inner {
+    dir: PathBuf,
+    kept_free_min: u64,
+    source: Arc<dyn ImageSource>,
+    clock: Arc<dyn Clock>,
+    supervisor: Supervisor,
+    ended: Ended,
+    lines: Semaphore,
+    fetches: Mutex<BTreeMap<PathBuf, Fetch>>,
+}
+
+impl Images {
+    /// `dir` is the images' own.
+    pub fn new(
+        dir: PathBuf,
+        source: Arc<dyn ImageSource>,
+        clock: Arc<dyn Clock>,
+        supervisor: Supervisor,
+        ended: Ended,
+    ) -> Self {
+        Self::keeping_free(KEPT_FREE_BYTES_MIN, dir, source, clock, supervisor, ended)
+    }
+
+    fn keeping_free(
+        kept_free_min: u64,
+        dir: PathBuf,
+        source: Arc<dyn ImageSource>,
+        clock: Arc<dyn Clock>,
+        supervisor: Supervisor,
+        ended: Ended,
+    ) -> Self {
+        let (lines, fetches) = (Semaphore::new(FETCHES_MAX), Mutex::default());
+        Self(Arc::new(Inner { dir, kept_free_min, source, clock, supervisor, ended, lines, fetches }))
+    }
+
+    /// The image, or how it stands; it is fetched when nobody fetches it yet.
+    pub fn want(&self, image: &ImageRef) -> Wanted {
+        let path = self.0.path(image);
+        let mut fetches = self.0.locked();
+        // Under the lock: a fetch puts its file in place before it takes its entry out.
+        if path.is_file() {
+            return Wanted::Here(Image { path, format: image.format });
+        }
+        let now = self.0.clock.monotonic();
+        match fetches.get(&path) {
+            Some(Fetch::Coming(progress)) => return progress.wanted(),
+            Some(Fetch::Failed { at, err }) if now.saturating_sub(*at) < TOLD_FOR => {
+                return Wanted::Failed(err.clone());
+            }
+            Some(Fetch::Failed { .. }) | None => {}
+        }
+        let progress = Arc::new(Progress::default());
+        fetches.insert(path.clone(), Fetch::Coming(progress.clone()));
+        drop(fetches);
+        let (inner, image) = (self.0.clone(), image.clone());
+        self.0.supervisor.spawn(FETCH, move |stop| async move {
+            // A fetch that is stopped leaves what has come for the next process.
+            if let Some(came) = stop.run_until_cancelled(inner.fetch(&image, &path, &progress)).await {
+                inner.settle(path, came);
+            }
+            Ok::<_, Infallible>(())
+        });
+        Wanted::Coming { got_bytes: 0, total_bytes: 0 }
+    }
+
+    /// Removes what no instance is based on and none of `wanted` asks for. What is being fetched stays.
+    pub async fn tidy(&self, wanted: &[ImageRef], based: &BTreeSet<PathBuf>) -> Result<(), FsError> {
+        let mut kept = based.clone();
+        kept.extend(wanted.iter().map(|image| self.0.path(image)));
+        {
+            let mut fetches = self.0.locked();
+            fetches.retain(|path, fetch| matches!(fetch, Fetch::Coming(_)) || kept.contains(path));
+            kept.extend(fetches.keys().cloned());
+        }
+        let inner = self.0.clone();
+        let removed = tokio::task::spawn_blocking(move || inner.remove_but(&kept)).await;
+        removed.unwrap_or_else(|err| Err(inner_failed(&self.0.dir, std::io::Error::other(err))))
+    }
+}
+
+fn inner_failed(dir: &Path, source: std::io::Error) -> FsError {
+    FsError { doing: "tidy", path: dir.to_owned(), source }
+}
+
+impl Progress {
+    fn wanted(&self) -> Wanted {
+        Wanted::Coming {
+            got_bytes: self.got.load(Ordering::Relaxed),
+            total_bytes: self.total.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// What has come of an image, open at its end.
+struct Part {
+    path: PathBuf,
+    file: tokio::fs::File,
+    hash: Sha256,
+    got: u64,
+}
+
+impl Inner {
+    fn path(&self, image: &ImageRef) -> PathBuf {
+        let format = match image.format {
+            ImageFormat::Qcow2 => "qcow2",
+            ImageFormat::Raw => "raw",
+            ImageFormat::Iso => "iso",
+        };
+        self.dir.join(format!("{}.{format}", hex::encode(image.sha256)))
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Fetch>> {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle(&self, path: PathBuf, came: Result<(), ImageError>) {
+        match came {
+            Ok(()) => drop(self.locked().remove(&path)),
+            Err(err) => {
+                tracing::warn!(image = %path.display(), err = kit::chain(&err), "image not fetched");
+                let at = self.clock.monotonic();
+                self.locked().insert(path, Fetch::Failed { at, err: Arc::new(err) });
+            }
+        }
+        (self.ended)();
+    }
+
+    async fn fetch(&self, image: &ImageRef, path: &Path, progress: &Progress) -> Result<(), ImageError> {
+        // The semaphore is never closed.
+        let _line = self.lines.acquire().await;
+        // Others go through, and list nothing: QEMU runs as a user of its own.
+        kit::fs::create_dir(&self.dir, 0o711)?;
+        let part = open(part_of(path)).await?;
+        let resumes = part.got > 0;
+        match self.complete(image, path, part, progress).await {
+            // What an earlier process left may have been torn when the host lost its power.
+            Err(ImageError::OtherDigest { .. }) if resumes => {
+                self.complete(image, path, open(part_of(path)).await?, progress).await
+            }
+            done => done,
+        }
+    }
+
+    /// Goes on behind what has come, over as many lines as it takes.
+    async fn complete(
+        &self,
+        image: &ImageRef,
+        path: &Path,
+        mut part: Part,
+        progress: &Progress,
+    ) -> Result<(), ImageError> {
+        progress.got.store(part.got, Ordering::Relaxed);
+        let mut cuts = 0;
+        loop {
+            let before = part.got;
+            let err = match self.stream(image, &mut part, progress).await {
+                Ok(()) => return self.take(part, image, path).await,
+                Err(err) => err,
+            };
+            cuts = if part.got > before { 0 } else { cuts + 1 };
+            if !err.is_cut() {
+                // A disk that is full stays so while this lies on it.
+                kit::fs::remove_if_present(&part.path)?;
+                return Err(err);
+            }
+            if cuts == CUTS_MAX {
+                return Err(err);
+            }
+            tracing::info!(image = %path.display(), got = part.got, err = kit::chain(&err), "fetch was cut");
+            self.clock.sleep(CUT_PAUSE * (1 << cuts)).await;
+        }
+    }
+
+    /// One line, until the image is whole.
+    async fn stream(&self, image: &ImageRef, part: &mut Part, progress: &Progress) -> Result<(), ImageError> {
+        let mut incoming = self.within(self.source.open(image, part.got)).await??;
+        let total = incoming.total_bytes;
+        if total > IMAGE_BYTES_MAX {
+            return Err(ImageError::TooLarge { total });
+        }
+        progress.total.store(total, Ordering::Relaxed);
+        self.room(total.saturating_sub(part.got))?;
+        let mut window = (self.clock.monotonic(), part.got);
+        while part.got < total {
+            let Some(bytes) = self.within(incoming.bytes.next()).await? else {
+                return Err(ImageError::Short { got: part.got, total });
+            };
+            let bytes = bytes?;
+            let room = usize::try_from(total - part.got).unwrap_or(usize::MAX);
+            let bytes = bytes.slice(..bytes.len().min(room));
+            part.write(&bytes).await?;
+            progress.got.store(part.got, Ordering::Relaxed);
+            let now = self.clock.monotonic();
+            if now.saturating_sub(window.0) >= STALL_WITHIN {
+                if part.got - window.1 < STALL_BYTES.min(total) {
+                    return Err(ImageError::Stalled);
+                }
+                window = (now, part.got);
+            }
+        }
+        Ok(())
+    }
+
+    async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, ImageError> {
+        let over = self.clock.sleep(STALL_WITHIN);
+        // Both arms are dropped whole: a line that stands still is left.
+        tokio::select! {
+            done = work => Ok(done),
+            () = over => Err(ImageError::Stalled),
+        }
+    }
+
+    fn room(&self, needed: u64) -> Result<(), ImageError> {
+        let failed = |err: rustix::io::Errno| FsError {
+            doing: "ask the free space of",
+            path: self.dir.clone(),
+            source: err.into(),
+        };
+        let disk = rustix::fs::statvfs(&self.dir).map_err(failed)?;
+        let (free, all) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+        let left = free.saturating_sub((all / KEPT_FREE_SHARE).max(self.kept_free_min));
+        match needed <= left {
+            true => Ok(()),
+            false => Err(ImageError::NoRoom { needed: needed.div_ceil(1 << 20), left: left >> 20 }),
+        }
+    }
+
+    /// Puts what has come in its place, when it is what was asked for.
+    async fn take(&self, part: Part, image: &ImageRef, path: &Path) -> Result<(), ImageError> {
+        let Part { path: from, mut file, hash, .. } = part;
+        let failed = |doing| {
+            let path = from.clone();
+            move |source| FsError { doing, path, source }
+        };
+        file.flush().await.map_err(failed("write"))?;
+        file.sync_all().await.map_err(failed("write"))?;
+        let found: [u8; 32] = hash.finalize().into();
+        if found != image.sha256 {
+            kit::fs::remove_if_present(&from)?;
+            return Err(ImageError::OtherDigest { found: hex::encode(found) });
+        }
+        let whole = Image { path: from.clone(), format: image.format };
+        let checked = tokio::task::spawn_blocking(move || disk::check_image(&whole)).await;
+        if let Err(err) = checked.map_err(|err| failed("read")(std::io::Error::other(err)))? {
+            kit::fs::remove_if_present(&from)?;
+            return Err(err.into());
+        }
+        tokio::fs::rename(&from, path).await.map_err(failed("rename"))?;
+        Ok(kit::fs::sync_dir(&self.dir)?)
+    }
+
+    fn remove_but(&self, kept: &BTreeSet<PathBuf>) -> Result<(), FsError> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(err) => return Err(inner_failed(&self.dir, err)),
+        };
+        for entry in entries {
+            let path = entry.map_err(|err| inner_failed(&self.dir, err))?.path();
+            let is_part = path.extension().is_some_and(|end| end == "part");
+            let of = if is_part { path.with_extension("") } else { path.clone() };
+            if !kept.contains(&of) {
+                kit::fs::remove_if_present(&path)?;
+                tracing::info!(image = %path.display(), "image removed: nothing here is based on it");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), FsError> {
+        let written = self.file.write_all(bytes).await;
+        written.map_err(|source| FsError { doing: "write", path: self.path.clone(), source })?;
+        self.hash.update(bytes);
+        self.got += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Opens what has come so far, and reads it for its digest.
+async fn open(path: PathBuf) -> Result<Part, FsError> {
+    let at = path.clone();
+    let opened = tokio::task::spawn_blocking(move || {
+        use std::io::Read;
+        let mut options = std::fs::OpenOptions::new();
+        // QEMU's own user reads it later.
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o644);
+        let mut file = options.read(true).append(true).create(true).open(&at)?;
+        let (mut hash, mut got, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok((file, hash, got)),
+                read => {
+                    hash.update(&buffer[..read]);
+                    got += read as u64;
+                }
+            }
+        }
+    });
+    let opened = opened.await.unwrap_or_else(|err| Err(std::io::Error::other(err)));
+    let (file, hash, got) = opened.map_err(|source| FsError { doing: "open", path: path.clone(), source })?;
+    Ok(Part { path, file: tokio::fs::File::from_std(file), hash, got })
+}
+
+#[cfg(test)]
+mod tests;
