@@ -40,10 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("iam", &["model", "kit", "store", "kernel", "api", "policy", "pki"]),
     ("capacity", &["model", "kit", "store", "kernel", "api", "policy", "placer", "wire", "pki"]),
     ("fleet", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki"]),
-    (
-        "instances",
-        &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki", "capacity", "fleet"],
-    ),
+    ("instances", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki", "capacity", "fleet"]),
     ("ledger", &["model", "kit", "store", "kernel", "api", "policy"]),
     ("gateway", &["model", "kit", "kernel", "wire", "pki"]),
     ("server", &["model", "kit", "store", "kernel", "api"]),

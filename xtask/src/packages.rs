@@ -24,6 +24,9 @@ pub const OPENSSH_CLIENT: Package = Package {
 pub const IPROUTE: Package =
     Package { name: "iproute2", why: "network namespaces for fault tests", present: || on_path("ip") };
 
+pub const NFTABLES: Package =
+    Package { name: "nftables", why: "what instances may send, by the kernel", present: || on_path("nft") };
+
 pub const QEMU: Package = Package {
     name: "qemu-system-x86",
     why: "whole machines for end-to-end tests",
@@ -52,7 +55,8 @@ pub const LIBVIRT_CLIENTS: Package =
 pub const DOSFSTOOLS: Package =
     Package { name: "dosfstools", why: "the tiny guest's disk", present: || on_path("mkfs.vfat") };
 pub const MTOOLS: Package = Package { name: "mtools", why: "what is on it", present: || on_path("mcopy") };
-pub const SYSLINUX: Package = Package { name: "syslinux", why: "what boots it", present: || on_path("syslinux") };
+pub const SYSLINUX: Package =
+    Package { name: "syslinux", why: "what boots it", present: || on_path("syslinux") };
 
 /// What [`guests::Tiny`] is made with.
 pub const TINY_IMAGE: [Package; 4] = [QEMU_UTILS, DOSFSTOOLS, MTOOLS, SYSLINUX];

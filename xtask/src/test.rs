@@ -3,8 +3,13 @@
 use crate::{packages, run};
 
 pub fn run(args: &[String]) -> anyhow::Result<()> {
-    let mut needed =
-        vec![packages::POSTGRESQL, packages::OPENSSH_CLIENT, packages::IPROUTE, packages::MMDEBSTRAP];
+    let mut needed = vec![
+        packages::POSTGRESQL,
+        packages::OPENSSH_CLIENT,
+        packages::IPROUTE,
+        packages::NFTABLES,
+        packages::MMDEBSTRAP,
+    ];
     needed.extend(packages::LIBVIRT);
     needed.extend(packages::TINY_IMAGE);
     packages::ensure(&needed)?;

@@ -1,6 +1,7 @@
 //! The daemon's composition root. A library beside its program, so that `better-compute dev` runs the same machines in its own process.
 
 pub mod commands;
+pub mod hypervisor;
 pub mod logs;
 pub mod machine;
 pub mod sim;

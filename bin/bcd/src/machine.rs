@@ -1,5 +1,6 @@
 //! One machine's agent, put together: the ports of a real host or a simulated one, a journal, a link, and the agent over them.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use agent::link::Link;
 use agent::run::{Agent, AgentParts};
 use anyhow::Context;
 use handlers::node::{NodePorts, parts};
-use kit::{Clock, OnEnd, Rng, Supervisor, TaskKind};
+use kit::{Clock, OnEnd, Rng, Supervisor, TaskKind, Wake};
 use sha2::{Digest, Sha256};
 
 const HOSTNAME_BYTES_MAX: u64 = 1024;
@@ -27,6 +28,8 @@ pub struct Machine {
     /// None in a daemon that ships.
     pub journal_layer: Option<JournalLayer>,
     pub limits: Limits,
+    /// Woken when something that the spec waits for has come.
+    pub arrived: Option<Wake>,
     /// Where `bcd status` asks; none for a simulated machine.
     pub status_socket: Option<PathBuf>,
     pub clock: Arc<dyn Clock>,
@@ -68,6 +71,16 @@ pub async fn start(machine: Machine, supervisor: &Supervisor) -> anyhow::Result<
     let (watch, handle) = (parts.watch, agent.handle.clone());
     let kind = TaskKind { name: "machine_watch", on_end: machine.on_end };
     supervisor.spawn(kind, move |stop| watch.run(handle, stop));
+    if let Some(mut arrived) = machine.arrived {
+        let handle = agent.handle.clone();
+        let kind = TaskKind { name: "arrivals", on_end: machine.on_end };
+        supervisor.spawn(kind, move |stop| async move {
+            while stop.run_until_cancelled(arrived.signalled()).await.is_some()
+                && handle.converge().await.is_ok()
+            {}
+            Ok::<_, Infallible>(())
+        });
+    }
     if let Some(path) = &machine.status_socket {
         // The agent does its work without it, so a directory that cannot be made is no reason to stop.
         if let Err(err) = agent::status::serve(path, agent.handle.clone(), supervisor) {

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::config::Config;
+use agent::config::{Config, InstancesConfig};
 use agent::join::{JoinParts, joined_before};
 use agent::journal::Limits;
-use agent::link::Link;
 use agent::transport::{Address, GrpcLink};
 use anyhow::{Context, bail};
 use handlers::files::{HostFiles, HostPaths};
@@ -19,13 +18,14 @@ use handlers::node::NodePorts;
 use handlers::slices::FakeSlices;
 use handlers::sshd::NoSshd;
 use hw::FakeHardware;
-use kit::{Backoff, Clock, OnEnd, Rng, Supervisor, TaskHandle, TaskKind};
+use kit::{Backoff, Clock, OnEnd, Rng, Supervisor, TaskHandle, TaskKind, Wake};
 use model::Role;
 use pki::seal::EncryptionKey;
 use pki::{JoinToken, Pin};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
+use crate::hypervisor;
 use crate::machine::{self, Machine};
 
 pub mod faults;
@@ -79,7 +79,7 @@ impl SimConfig {
         self.dir.join(index.to_string())
     }
 
-    fn link(&self, supervisor: &Supervisor) -> Arc<dyn Link> {
+    fn link(&self, supervisor: &Supervisor) -> Arc<GrpcLink> {
         let pins = self.serving_ca_pins.clone();
         Arc::new(GrpcLink::new(self.gateway.clone(), pins, self.clock.clone(), supervisor.clone()))
     }
@@ -211,24 +211,36 @@ pub async fn start(config: &SimConfig, supervisor: &Supervisor) -> anyhow::Resul
 pub async fn start_host(
     config: &SimConfig,
     dir: &Path,
+    instances: Option<&InstancesConfig>,
     fleet: &mut SimFleet,
     supervisor: &Supervisor,
 ) -> anyhow::Result<()> {
+    let link = config.link(supervisor);
+    let (arrived, waker) = Wake::new();
+    let hypervisor = match instances {
+        Some(instances) => {
+            let (clock, supervisor) = (config.clock.clone(), supervisor.clone());
+            hypervisor::of_host(dir, instances, link.clone(), clock, supervisor, waker).await?
+        }
+        None => None,
+    };
     let logs = Arc::new(LogRing::bounded(config.clock.clone(), LOG_BYTES_MAX));
     let ports = NodePorts {
         files: Arc::new(HostFiles::new(HostPaths::simulated(dir.join("root")))),
         slices: Arc::new(FakeSlices::unsupported("this node writes only below its data folder")),
         sshd: Arc::new(NoSshd),
+        hypervisor,
         ..NodePorts::host(dir, config.clock.clone(), logs)
     };
     let machine = Machine {
         data_dir: dir.to_owned(),
         ports,
-        link: config.link(supervisor),
+        link,
         host: Some(Arc::new(agent::hardware::NoHost)),
         journal_file_bytes_max: JOURNAL_BYTES_MAX,
         journal_layer: None,
         limits: limits(),
+        arrived: Some(arrived),
         status_socket: Some(dir.join("run/bcd.sock")),
         clock: config.clock.clone(),
         rng: config.rng.clone(),
@@ -333,6 +345,7 @@ impl Life {
             journal_file_bytes_max: JOURNAL_BYTES_MAX,
             journal_layer: None,
             limits: limits(),
+            arrived: None,
             status_socket: None,
             clock: config.clock.clone(),
             rng: config.rng.clone(),

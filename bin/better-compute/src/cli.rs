@@ -12,6 +12,7 @@ mod events;
 mod failure;
 mod flags;
 mod follow;
+mod import;
 mod install;
 mod login;
 mod output;

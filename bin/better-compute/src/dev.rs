@@ -52,6 +52,12 @@ pub struct DevArgs {
     /// Also join this very machine as a node with its real inventory, writing only under the data folder.
     #[arg(long)]
     host: bool,
+    /// With --host: the libvirt that runs instances. The system's when not given, where it answers.
+    #[arg(long, value_name = "URI", requires = "host")]
+    libvirt: Option<String>,
+    /// With --host: the network in which that libvirt is, when it is not the host's own, like /run/netns/name.
+    #[arg(long, value_name = "PATH", requires = "host")]
+    network_namespace: Option<PathBuf>,
     /// Write addresses, the CLI's config path and pool ids here as JSON when ready. Holds no secret.
     #[arg(long, value_name = "PATH")]
     ready_file: Option<PathBuf>,
@@ -179,6 +185,7 @@ async fn run_on(
             gateway_store: Store::open(plane::gateway_store(gateway_config)).await?,
             keys: KeyFolder::open(&keys_dir)?,
             record_dir: folder.path.clone(),
+            images_dir: folder.path.join(plane::IMAGES_FOLDER),
             api: ServerConfig::new(args.listen),
             limits: kernel::CallLimits::default(),
             ops: None,

@@ -11,7 +11,8 @@ use capacity::Capacity;
 use fleet::{Fleet, FleetKeys, PgDelivery};
 use gateway::{Gateway, GatewayConfig, GatewayParts, Timing, Tls};
 use iam::{Authorizer, Iam};
-use instances::Instances;
+use instances::{ImageFolder, Instances};
+use kernel::ports::images::ImageStore;
 use kernel::run::{Running, run_passes, run_queues, run_relay};
 use kernel::{CallLimits, Pipeline};
 use kit::{Clock, Rng, Supervisor, TaskKind};
@@ -30,6 +31,8 @@ use crate::keys::KeyFolder;
 const RESTORE_CHECK_PERIOD: Duration = Duration::from_secs(30);
 /// Keys of one queue handled at once in one process.
 const QUEUE_CONCURRENCY: usize = 8;
+/// Of the own store, in the data folder.
+pub const IMAGES_FOLDER: &str = "images";
 const GATEWAY: TaskKind = TaskKind::fatal("gateway");
 const RESTORE_CHECK: TaskKind = TaskKind::isolated("restore_check");
 
@@ -60,6 +63,8 @@ pub struct PlaneConfig {
     pub keys: KeyFolder,
     /// Where the record of the database is kept, outside of it.
     pub record_dir: PathBuf,
+    /// Where images of the own store are, which every process of the deployment shares.
+    pub images_dir: PathBuf,
     pub api: ServerConfig,
     pub limits: CallLimits,
     /// Health and metrics beside the API, or without one.
@@ -113,7 +118,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         ledger::module(&ledger),
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
-        instances::module(&instances),
+        instances::module(&instances, Some(images(&config))),
     ];
     if config.roles.worker || config.roles.scheduler {
         let worker = fleet::methods::worker(&fleet);
@@ -190,6 +195,10 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
     Ok(Serving { capacity, instances, fleet })
 }
 
+fn images(config: &PlaneConfig) -> Arc<dyn ImageStore> {
+    Arc::new(ImageFolder::new(&config.images_dir))
+}
+
 async fn start_gateway(
     config: &PlaneConfig,
     metrics: gateway::Metrics,
@@ -218,6 +227,7 @@ async fn start_gateway(
         ),
         tls,
         store: Arc::new(delivery),
+        images: Some(images(config)),
         clock: config.clock.clone(),
         rng: config.rng.clone(),
         supervisor: supervisor.clone(),

@@ -132,6 +132,7 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
             store,
             keys: KeyFolder::open(&config.pki.dir)?,
             record_dir: config.data_dir()?,
+            images_dir: config.data_dir()?.join(plane::IMAGES_FOLDER),
             api: config.api()?,
             limits: config.limits(),
             ops: config.ops()?,

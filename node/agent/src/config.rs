@@ -14,6 +14,9 @@ pub const CONFIG_PATH: &str = "/etc/bcd/config.toml";
 pub const DATA_DIR: &str = "/var/lib/bcd";
 pub const SOCKET_PATH: &str = "/run/bcd/bcd.sock";
 
+/// As README and the quickstart have it.
+const NAT_BRIDGE: &str = "vmnat0";
+
 /// A hand-written file of a few dozen lines.
 const CONFIG_BYTES_MAX: u64 = 256 * 1024;
 /// More than any rotation has at once.
@@ -58,6 +61,15 @@ impl LogLevel {
     }
 }
 
+/// What guests run on: the better of both, hardware virtualization, or emulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InstancesAccel {
+    #[default]
+    Auto,
+    Kvm,
+    Tcg,
+}
+
 /// The configuration, with everything in it valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -73,6 +85,26 @@ pub struct Config {
     pub journal_events_max: usize,
     pub log_format: LogFormat,
     pub log_level: LogLevel,
+    pub instances: InstancesConfig,
+}
+
+/// How this host runs instances.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InstancesConfig {
+    pub accel: InstancesAccel,
+    /// None for a host that makes no bridge for its instances.
+    pub nat_bridge: Option<String>,
+    /// None for the system's.
+    pub libvirt_uri: Option<String>,
+    /// None for the host's own network.
+    pub network_namespace: Option<PathBuf>,
+}
+
+impl InstancesConfig {
+    /// As a host with no configuration has it.
+    pub fn usual() -> Self {
+        Self { nat_bridge: Some(NAT_BRIDGE.to_owned()), ..Self::default() }
+    }
 }
 
 impl Config {
@@ -105,6 +137,20 @@ pub const KEYS: &[(&str, &str)] = &[
     ("journal.max_events", "Events kept unacknowledged: 100 to 10000. Default 10000."),
     ("log.format", "text or json. Default text."),
     ("log.level", "error, warn, info or debug. Default info."),
+    (
+        "instances.accel",
+        "What guests run on: auto, kvm or tcg. Default auto, which is kvm where it was seen to boot a kernel.",
+    ),
+    (
+        "instances.nat_bridge",
+        "A bridge that the daemon makes when instances are to be on it, and by which they reach the world as this host. \
+         Empty for none. Default vmnat0.",
+    ),
+    ("instances.libvirt_uri", "The libvirt that runs instances. Default qemu:///system."),
+    (
+        "instances.network_namespace",
+        "A file like /run/netns/name: the network in which that libvirt and its bridges are, when it is not the host's own.",
+    ),
 ];
 
 #[derive(Debug, Default, Deserialize)]
@@ -116,6 +162,7 @@ struct File {
     gateway: GatewayTable,
     journal: JournalTable,
     log: LogTable,
+    instances: InstancesTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -140,6 +187,15 @@ struct JournalTable {
 struct LogTable {
     format: Option<String>,
     level: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct InstancesTable {
+    accel: Option<String>,
+    nat_bridge: Option<String>,
+    libvirt_uri: Option<String>,
+    network_namespace: Option<PathBuf>,
 }
 
 /// Reads and checks the file at `path`.
@@ -199,7 +255,30 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
             Some("debug") => LogLevel::Debug,
             Some(_) => return Err(check.value("log.level", "is error, warn, info or debug")),
         },
+        instances: instances(&check, file.instances)?,
     })
+}
+
+fn instances(check: &Check<'_>, table: InstancesTable) -> Result<InstancesConfig, ConfigError> {
+    let InstancesTable { accel, nat_bridge, libvirt_uri, network_namespace } = table;
+    let accel = match accel.as_deref() {
+        None | Some("auto") => InstancesAccel::Auto,
+        Some("kvm") => InstancesAccel::Kvm,
+        Some("tcg") => InstancesAccel::Tcg,
+        Some(_) => return Err(check.value("instances.accel", "is auto, kvm or tcg")),
+    };
+    let nat_bridge = match nat_bridge.unwrap_or_else(|| NAT_BRIDGE.to_owned()) {
+        name if name.is_empty() => None,
+        name if name.len() <= 15 && !name.starts_with("bc") => Some(name),
+        _ => {
+            let problem = "is at most 15 characters, and begins with anything but \"bc\"";
+            return Err(check.value("instances.nat_bridge", problem));
+        }
+    };
+    if network_namespace.as_ref().is_some_and(|path| !path.is_absolute()) {
+        return Err(check.value("instances.network_namespace", "is an absolute path"));
+    }
+    Ok(InstancesConfig { accel, nat_bridge, libvirt_uri, network_namespace })
 }
 
 /// The file `bcd join --server` writes: only what has no default, so that a later default reaches it.

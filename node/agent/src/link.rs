@@ -7,7 +7,9 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use pki::{Pin, SigningKey};
 use tokio::sync::mpsc;
-use wire::proto::agent::{GatewayFrame, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest};
+use wire::proto::agent::{
+    GatewayFrame, ImageChunk, ImageRequest, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest,
+};
 
 pub mod memory;
 
@@ -84,4 +86,17 @@ pub trait Link: Send + Sync + 'static {
         credentials: &Credentials,
         request: RenewRequest,
     ) -> BoxFuture<'static, Result<RenewReply, LinkError>>;
+}
+
+/// What comes of an image.
+pub type ImageChunks = BoxStream<'static, Result<ImageChunk, LinkError>>;
+
+/// The way to images of the control plane's own store: each on a connection of its own, so that no frame of a session waits
+/// behind one.
+pub trait ImageLink: Send + Sync + 'static {
+    fn image(
+        &self,
+        credentials: &Credentials,
+        request: ImageRequest,
+    ) -> BoxFuture<'static, Result<ImageChunks, LinkError>>;
 }

@@ -1,5 +1,5 @@
 //! The link on a machine: gRPC over HTTP/2 over TLS 1.3 whose server chain ends in a pinned CA. Client stubs are not
-//! generated: three methods, their paths and codecs are all there is.
+//! generated: four methods, their paths and codecs are all there is.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,9 +24,13 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use wire::limits::FRAME_BYTES_MAX;
 use wire::paths;
-use wire::proto::agent::{GatewayFrame, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest};
+use wire::proto::agent::{
+    GatewayFrame, ImageChunk, ImageRequest, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest,
+};
 
-use crate::link::{Connection, Credentials, FrameSender, Link, LinkError, OUTGOING_FRAMES};
+use crate::link::{
+    Connection, Credentials, FrameSender, ImageChunks, ImageLink, Link, LinkError, OUTGOING_FRAMES,
+};
 
 const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
 /// TCP, TLS and the HTTP/2 preface: three round trips, and room for one lost packet in each.
@@ -265,6 +269,24 @@ impl Link for GrpcLink {
         let dial = self.dial(Some(credentials));
         let call = async move { unary(dial.await?, request, paths::RENEW, "renew the certificate").await };
         within(self.clock.as_ref(), CALL_TIMEOUT, "renew the certificate", call)
+    }
+}
+
+impl ImageLink for GrpcLink {
+    fn image(
+        &self,
+        credentials: &Credentials,
+        request: ImageRequest,
+    ) -> BoxFuture<'static, Result<ImageChunks, LinkError>> {
+        const DOING: &str = "fetch an image";
+        let dial = self.dial(Some(credentials));
+        Box::pin(async move {
+            let mut grpc = dial.await?;
+            grpc.ready().await.map_err(failed(DOING))?;
+            let codec = ProstCodec::<ImageRequest, ImageChunk>::default();
+            let chunks = grpc.server_streaming(Request::new(request), path(paths::IMAGE), codec).await;
+            Ok(chunks.map_err(from_status(DOING))?.into_inner().map_err(from_status(DOING)).boxed())
+        })
     }
 }
 

@@ -118,7 +118,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
         Ok(()) => capabilities.extend([CAPABILITY_HOST_ONLY, CAPABILITY_LIMITS].map(str::to_owned)),
         Err(none) => tracing::info!(why = none.why, "holds with limits are not served"),
     }
-    capabilities.extend(hypervisor.as_deref().map(instances::capability));
+    capabilities.extend(hypervisor.as_deref().map(instances::capabilities).into_iter().flatten());
     let faults = Faults::at(data_dir.join("faults.json"));
     let presence = Presence::at(data_dir.join(presence::FILE));
     let (machine, watch) = Machine::new(hardware.clone(), clock, capabilities, faults, presence);

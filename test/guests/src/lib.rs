@@ -4,5 +4,5 @@ mod libvirtd;
 mod programs;
 mod tiny;
 
-pub use libvirtd::Libvirtd;
+pub use libvirtd::{Left, Libvirtd};
 pub use tiny::Tiny;

@@ -31,17 +31,40 @@ pub struct Libvirtd {
     dir: TempDir,
 }
 
+/// What is known of one that goes on.
+pub struct Left {
+    pub uri: String,
+    /// The file of its network namespace.
+    pub network: PathBuf,
+}
+
 impl Libvirtd {
     /// The bridge in its network, with the address 10.88.7.1/24.
     pub const BRIDGE: &str = "br0";
 
     /// Starts it, and waits until it answers. Ends when the thread ends that calls this.
     pub fn start() -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("bc-lv-").tempdir()?;
+        Self::start_in(dir)
+    }
+
+    /// For whatever this process becomes: it ends with that. Its files stay, in a folder that is emptied first.
+    pub fn start_for_this_process(dir: &Path) -> anyhow::Result<Left> {
+        let _ = std::fs::remove_dir_all(dir);
+        std::fs::create_dir_all(dir)?;
+        // Made in `dir` so that it has a name that is known.
+        let folder = tempfile::Builder::new().prefix("lv").rand_bytes(0).tempdir_in(dir)?;
+        let libvirtd = Self::start_in(folder)?;
+        let left = Left { uri: libvirtd.uri(), network: libvirtd.network()? };
+        std::mem::forget(libvirtd);
+        Ok(left)
+    }
+
+    fn start_in(dir: TempDir) -> anyhow::Result<Self> {
         programs::check(&TOOLS)?;
         if !rustix::process::geteuid().is_root() {
             bail!("only root can start a libvirt with a network of its own; run this test as root");
         }
-        let dir = tempfile::Builder::new().prefix("bc-lv-").tempdir()?;
         let script = dir.path().join("libvirtd.sh");
         std::fs::write(&script, SCRIPT)?;
         let log = File::create(dir.path().join("log"))?;
@@ -69,6 +92,11 @@ impl Libvirtd {
         format!("qemu:///system?socket={}", self.dir.path().join("run/libvirt-sock").display())
     }
 
+    /// The file of its network namespace, while it runs.
+    pub fn network(&self) -> anyhow::Result<PathBuf> {
+        Ok(format!("/proc/{}/ns/net", self.init()?).into())
+    }
+
     /// A short path of files that end with it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -91,7 +119,7 @@ impl Libvirtd {
     /// The names of interfaces in its network, in order.
     pub fn links(&self) -> anyhow::Result<Vec<String>> {
         let shown = Command::new("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", self.init()?))
+            .arg(format!("--net={}", self.network()?.display()))
             .args(["ip", "-o", "link"])
             .output()?;
         let text = String::from_utf8(shown.stdout)?;

@@ -10,10 +10,11 @@ use anyhow::bail;
 use clap::Args;
 use handlers::logs::LogRing;
 use handlers::node::NodePorts;
-use kit::{Clock, OnEnd, OsRng, Supervisor, SystemClock};
+use kit::{Clock, OnEnd, OsRng, Supervisor, SystemClock, Wake};
 use model::Role;
 
 use super::ConfigFlag;
+use crate::hypervisor;
 use crate::machine::{self, JournalLayer, Machine};
 
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
@@ -37,16 +38,27 @@ pub async fn run(args: NodeArgs, journal_layer: Option<JournalLayer>) -> anyhow:
         None => bail!("this machine has not joined; run: bcd join"),
     }
     let supervisor = Supervisor::new();
-    let link = GrpcLink::new(
+    let link = Arc::new(GrpcLink::new(
         config.gateway.clone(),
         config.serving_ca_pins.clone(),
         clock.clone(),
         supervisor.clone(),
-    );
+    ));
+    let (arrived, waker) = Wake::new();
+    let hypervisor = hypervisor::of_host(
+        &config.data_dir,
+        &config.instances,
+        link.clone(),
+        clock.clone(),
+        supervisor.clone(),
+        waker,
+    )
+    .await?;
     let machine = Machine {
         data_dir: config.data_dir.clone(),
-        ports: NodePorts::host(&config.data_dir, clock.clone(), logs),
-        link: Arc::new(link),
+        ports: NodePorts { hypervisor, ..NodePorts::host(&config.data_dir, clock.clone(), logs) },
+        link,
+        arrived: Some(arrived),
         host: None,
         journal_file_bytes_max: config.journal_file_bytes_max,
         journal_layer,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::follow::Settled;
 use super::output::Output;
 use super::text::{age, at, number};
-use super::{Failure, Shell, confirm, context, events, flags, follow, request};
+use super::{Failure, Shell, confirm, context, events, flags, follow, import, request};
 
 /// `--all` ends here: more is an export, for which programs use the API.
 const ALL_ITEMS_MAX: usize = 10_000;
@@ -22,11 +22,19 @@ pub fn group(group: &Group) -> Command {
         .about(group.about)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands(METHODS.iter().filter(|row| row.parts().0 == group.name).map(flags::command));
+        .subcommands(METHODS.iter().filter(|row| row.parts().0 == group.name).map(own_or_made));
     if group.name == "events" {
         command = command.subcommand(events::command());
     }
     command
+}
+
+/// From the shape of its request, unless it has more to do than to send one.
+fn own_or_made(row: &'static MethodRow) -> Command {
+    match row.name {
+        "images.import" => import::command(row),
+        _ => flags::command(row),
+    }
 }
 
 /// Runs `better-compute <group> <verb>`.
@@ -39,6 +47,9 @@ pub async fn run(group: &str, matches: &ArgMatches, shell: &mut Shell) -> Result
         .iter()
         .find(|row| row.cli() == (group.to_owned(), verb.to_owned()))
         .expect("commands are made from the table");
+    if row.name == "images.import" {
+        return import::run(row, matches, shell).await;
+    }
     let output = Output::of(matches)?;
     let given = |name: &str| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
     let mut wanted = request::build(row, matches, shell)?;
@@ -75,14 +86,18 @@ pub async fn run(group: &str, matches: &ArgMatches, shell: &mut Shell) -> Result
 }
 
 /// The tenant of the context, where a method takes one and none was given.
-fn add_tenant(row: &MethodRow, request: &mut Value, tenant: Option<&str>) {
+pub(super) fn add_tenant(row: &MethodRow, request: &mut Value, tenant: Option<&str>) {
     let takes = flags::flags(row).iter().any(|flag| flag.path == "tenant");
     if let (true, Some(tenant), Value::Object(map)) = (takes, tenant, request) {
         map.entry("tenant").or_insert_with(|| tenant.into());
     }
 }
 
-async fn send(row: &'static MethodRow, request: &Value, client: &Client) -> Result<Value, Failure> {
+pub(super) async fn send(
+    row: &'static MethodRow,
+    request: &Value,
+    client: &Client,
+) -> Result<Value, Failure> {
     client.call_value(row, request.clone()).await.map_err(|error| Failure::Call {
         error,
         method: row,
@@ -111,7 +126,12 @@ async fn all(row: &'static MethodRow, mut request: Value, client: &Client) -> Re
     }
 }
 
-fn answered(row: &MethodRow, answer: &Value, output: &Output, shell: &mut Shell) -> Result<u8, Failure> {
+pub(super) fn answered(
+    row: &MethodRow,
+    answer: &Value,
+    output: &Output,
+    shell: &mut Shell,
+) -> Result<u8, Failure> {
     if output.for_people() && answer.get("secret").is_some_and(Value::is_string) {
         return secret(answer, shell);
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::config::InstancesConfig;
 use anyhow::{Context, bail};
 use api::Method;
 use bcd::sim::{SimConfig, SimFleet};
@@ -76,16 +77,20 @@ pub async fn prepare(client: &Client, host: bool) -> anyhow::Result<Site> {
     if !sites.items.iter().any(|site| site.name == SITE) {
         call::<api::sites::Create>(client, json!({ "name": SITE })).await?;
     }
-    let mut wanted = vec![(GPU_POOL, "gpu")];
+    let mut wanted = vec![(GPU_POOL, json!({ "name": GPU_POOL, "class": "gpu" }))];
     if host {
-        wanted.push((HOST_POOL, "vps-host"));
+        // On the bridge that this machine's daemon makes for them.
+        let network =
+            json!({ "subnet": "10.88.0.0/24", "gateway": "10.88.0.1", "bridge": "vmnat0", "scope": "host" });
+        let pool = json!({ "name": HOST_POOL, "class": "vps-host", "policy": { "network": network } });
+        wanted.push((HOST_POOL, pool));
     }
     let mut pools = BTreeMap::new();
     let known = call::<api::pools::List>(client, json!({ "limit": 200 })).await?;
-    for (name, class) in wanted {
+    for (name, pool) in wanted {
         let pool = match known.items.iter().find(|pool| pool.name == name) {
             Some(pool) => pool.clone(),
-            None => call::<api::pools::Create>(client, json!({ "name": name, "class": class })).await?,
+            None => call::<api::pools::Create>(client, pool).await?,
         };
         pools.insert(name.to_owned(), pool.id.0.to_string());
     }
@@ -133,9 +138,20 @@ pub async fn start(
             let token = join_token(client, HOST_POOL, 1).await?;
             bcd::sim::join_host(&config, &host_dir, &token, supervisor).await?;
         }
-        bcd::sim::start_host(&config, &host_dir, &mut fleet, supervisor).await?;
+        let instances = instances(args).await;
+        bcd::sim::start_host(&config, &host_dir, instances.as_ref(), &mut fleet, supervisor).await?;
     }
     Ok(Started { simulated: usize::try_from(args.sim)?, host: args.host, _fleet: fleet })
+}
+
+/// How this machine runs instances; none where no libvirt answers.
+async fn instances(args: &DevArgs) -> Option<InstancesConfig> {
+    let usual = InstancesConfig::usual();
+    if let Some(uri) = &args.libvirt {
+        let (libvirt_uri, network_namespace) = (Some(uri.clone()), args.network_namespace.clone());
+        return Some(InstancesConfig { libvirt_uri, network_namespace, ..usual });
+    }
+    bcd::hypervisor::answers().await.then_some(usual)
 }
 
 async fn join_token(client: &Client, pool: &str, uses: u32) -> anyhow::Result<pki::JoinToken> {

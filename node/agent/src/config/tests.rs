@@ -28,13 +28,22 @@ fn what_is_required_is_enough_and_the_rest_has_defaults() {
 fn every_key_can_be_set() {
     let text = format!(
         "data_dir = \"/data\"\nsocket_path = \"/run/x.sock\"\nsite = \"fsn1\"\n{}server_name = \"gw\"\n\
-         [journal]\nmax_bytes = 40000000\nmax_events = 500\n[log]\nformat = \"json\"\nlevel = \"debug\"\n",
+         [journal]\nmax_bytes = 40000000\nmax_events = 500\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
+         [instances]\naccel = \"tcg\"\nnat_bridge = \"\"\nlibvirt_uri = \"qemu:///x\"\n\
+         network_namespace = \"/run/netns/x\"\n",
         minimal()
     );
     let config = read(&text).unwrap();
     assert_eq!(config.site.as_deref(), Some("fsn1"));
     assert_eq!((config.journal_file_bytes_max, config.journal_events_max), (40_000_000, 500));
     assert_eq!((config.log_format, config.log_level), (LogFormat::Json, LogLevel::Debug));
+    let instances = InstancesConfig {
+        accel: InstancesAccel::Tcg,
+        nat_bridge: None,
+        libvirt_uri: Some("qemu:///x".to_owned()),
+        network_namespace: Some("/run/netns/x".into()),
+    };
+    assert_eq!(config.instances, instances);
     for (key, _) in KEYS {
         let last = key.rsplit('.').next().unwrap();
         assert!(text.contains(last), "this test sets every key: {key}");

@@ -9,7 +9,7 @@ use pki::Pin;
 use pki::seal::EncryptionKey;
 use serde::Deserialize;
 
-use crate::config::{Config, parse_url};
+use crate::config::{Config, InstancesConfig, parse_url};
 use crate::journal::{EVENTS_MAX, FILE_BYTES_MAX};
 
 const PATH: &str = "/.well-known/better-compute";
@@ -145,6 +145,7 @@ pub fn check(bytes: &[u8], pins: &Pins, data_dir: PathBuf) -> Result<WellKnown, 
         journal_events_max: EVENTS_MAX,
         log_format: Default::default(),
         log_level: Default::default(),
+        instances: InstancesConfig::usual(),
     };
     Ok(WellKnown { config, encryption_key })
 }

@@ -24,8 +24,17 @@ async fn a_simulated_node_handles_every_kind_and_writes_only_below_its_folder() 
     kinds.sort();
     assert_eq!(kinds, CommandKind::ALL);
     let sections: Vec<Section> = parts.convergers.iter().map(|converger| converger.section()).collect();
-    assert_eq!(sections, [Section::Devices, Section::Access]);
-    assert_eq!(parts.hardware.capabilities(), ["binding.kubernetes", "devices.host-only", "devices.limits"]);
+    assert_eq!(sections, [Section::Devices, Section::Instances, Section::Access]);
+    assert_eq!(
+        parts.hardware.capabilities(),
+        [
+            "binding.kubernetes",
+            "devices.host-only",
+            "devices.limits",
+            "runtime.libvirt-kvm",
+            "instance.network-policy"
+        ]
+    );
     assert_eq!(parts.hardware.inventory_hashes().len(), 7, "the first Hello tells what the machine is");
     assert!(!parts.boot_id.is_empty());
     let written: Vec<_> =

@@ -12,6 +12,7 @@
 
 mod boots;
 pub mod fake;
+pub mod hosted;
 pub mod plan;
 pub mod port;
 
@@ -27,16 +28,25 @@ use wire::limits::INSTANCES_PER_REPORT_MAX;
 use wire::proto::agent::node_report::Report as Body;
 use wire::proto::agent::{
     DesiredInstance, EventClass, InstanceObservedState as Seen, InstanceSpec, InstanceStatus,
-    InstancesObserved, InstancesSection, NodeSpec,
+    InstancesObserved, InstancesSection, NetworkPolicy, NodeSpec,
 };
 
+use super::devices::desired;
 use boots::Boots;
-use plan::{Step, plan, seen};
-use port::{Held, Hypervisor, Power, Stopping, Trouble};
+use plan::{Step, plan, seen, stop};
+use port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
 
 /// What a host advertises for its hypervisor: the control plane puts instances of a driver where there is one.
-pub fn capability(hypervisor: &dyn Hypervisor) -> String {
+fn capability(hypervisor: &dyn Hypervisor) -> String {
     format!("runtime.{}", hypervisor.id())
+}
+
+/// It sees to whom its instances speak with, or does not run them.
+const NETWORK_POLICY: &str = "instance.network-policy";
+
+/// What a host advertises that runs instances.
+pub fn capabilities(hypervisor: &dyn Hypervisor) -> [String; 2] {
+    [capability(hypervisor), NETWORK_POLICY.to_owned()]
 }
 
 pub struct Instances {
@@ -90,18 +100,46 @@ impl Instances {
             self.reported.clear();
         }
         match self.hypervisor.clone() {
-            Some(hypervisor) => self.converge_on(&*hypervisor, &wanted, &mut pass).await,
+            Some(hypervisor) => {
+                let reserved = promised_to_holds(spec);
+                self.converge_on(&*hypervisor, &wanted, reserved, &mut pass).await;
+            }
             None => pass.without_hypervisor(&wanted),
         }
         self.tell(&mut pass);
         pass.finish(&wanted)
     }
 
-    async fn converge_on(&mut self, hypervisor: &dyn Hypervisor, wanted: &Wanted, pass: &mut Pass<'_>) {
+    async fn converge_on(
+        &mut self,
+        hypervisor: &dyn Hypervisor,
+        wanted: &Wanted,
+        reserved_bytes: u64,
+        pass: &mut Pass<'_>,
+    ) {
         let before = match list(hypervisor).await {
             Ok(held) => held,
             Err(trouble) => return pass.wait("RuntimeUnreadable", trouble.message),
         };
+        // What is to go is guarded until it is gone.
+        let there = wanted.entries.iter().filter(|(id, entry)| !is_to_go(entry) || before.contains_key(*id));
+        let guarded: Vec<&InstanceSpec> = there.map(|(_, entry)| entry).collect();
+        let unguarded = match hypervisor.guard(&guarded).await {
+            Ok(unguarded) => unguarded,
+            Err(trouble) => {
+                tracing::warn!(reason = trouble.reason, err = trouble.message, "instances are not guarded");
+                pass.facts.push(unguarded_fact(&trouble));
+                let closed = wanted.entries.iter().filter(|(_, entry)| is_closed(entry));
+                closed.map(|(id, _)| (*id, trouble.clone())).collect()
+            }
+        };
+        // Those that are to run, and must not.
+        let unguarded: Unguarded = unguarded
+            .into_iter()
+            .filter(|(id, _)| {
+                wanted.entries.get(id).is_some_and(|entry| entry.desired() == DesiredInstance::Running)
+            })
+            .collect();
         let mut plans: Vec<(InstanceId, &InstanceSpec, Vec<Step>)> = Vec::new();
         for (id, entry) in &wanted.entries {
             if entry.runtime != hypervisor.id() && entry.desired() != DesiredInstance::Deleted {
@@ -109,7 +147,11 @@ impl Instances {
                 pass.failed(*id, Trouble { reason: "NoRuntime", message, retryable: false });
                 continue;
             }
-            let steps = plan(entry.desired(), entry.boot, before.get(id).copied(), self.boots.of(*id));
+            let held = before.get(id).copied();
+            let steps = match unguarded.contains_key(id) {
+                true => stop(held),
+                false => plan(entry.desired(), entry.boot, held, self.boots.of(*id)),
+            };
             plans.push((*id, entry, steps));
         }
         for takes_away in [true, false] {
@@ -118,10 +160,15 @@ impl Instances {
                     if pass.stopped() || pass.troubles.contains_key(id) {
                         break;
                     }
-                    if let Err(trouble) = self.apply(hypervisor, *id, entry, *step).await {
+                    if let Err(trouble) = self.apply(hypervisor, *id, entry, *step, reserved_bytes).await {
                         pass.failed(*id, trouble);
                     }
                 }
+            }
+        }
+        for (id, trouble) in unguarded {
+            if !pass.troubles.contains_key(&id) {
+                pass.failed(id, trouble);
             }
         }
         let idle = plans.iter().all(|(_, _, steps)| steps.is_empty());
@@ -129,6 +176,10 @@ impl Instances {
             Ok(held) => held,
             Err(trouble) => return pass.wait("RuntimeUnreadable", trouble.message),
         };
+        let entries: Vec<&InstanceSpec> = wanted.entries.values().filter(|entry| !is_to_go(entry)).collect();
+        if let Err(trouble) = hypervisor.tidy(&entries).await {
+            pass.wait(trouble.reason, trouble.message);
+        }
         if let Err(err) = self.boots.keep(|id| after.contains_key(&id)) {
             pass.wait("RecordUnwritable", kit::chain(&err));
         }
@@ -141,6 +192,7 @@ impl Instances {
         id: InstanceId,
         entry: &InstanceSpec,
         step: Step,
+        reserved_bytes: u64,
     ) -> Result<(), Trouble> {
         match step {
             Step::Destroy => hypervisor.destroy(id).await?,
@@ -153,7 +205,7 @@ impl Instances {
             },
             Step::Define => hypervisor.define(entry).await?,
             Step::Start => {
-                hypervisor.start(id).await?;
+                hypervisor.start(id, reserved_bytes).await?;
                 // After it: a crash in between has it started anew once more, and never not at all.
                 self.boots.started(id, entry.boot).map_err(|err| Trouble {
                     reason: "RecordUnwritable",
@@ -188,6 +240,34 @@ impl Instances {
     }
 }
 
+/// What is on its way out needs nothing new.
+fn is_to_go(entry: &InstanceSpec) -> bool {
+    entry.desired() == DesiredInstance::Deleted
+}
+
+/// It may run only where its rules are.
+fn is_closed(entry: &InstanceSpec) -> bool {
+    let open = matches!(entry.network_policy(), NetworkPolicy::Unspecified | NetworkPolicy::Egress);
+    !open || entry.ssh_from_host_only
+}
+
+fn unguarded_fact(trouble: &Trouble) -> Fact {
+    Fact {
+        kind: "InstancesUnguarded".into(),
+        severity: Severity::Warning,
+        device: String::new(),
+        reason: trouble.reason.into(),
+        message: trouble.message.clone(),
+        age: None,
+    }
+}
+
+/// The memory limits of this host's holds.
+fn promised_to_holds(spec: &NodeSpec) -> u64 {
+    let devices = desired::parse(&spec.devices.clone().unwrap_or_default());
+    devices.held.values().map(|hold| hold.limits.memory_bytes).sum()
+}
+
 async fn list(hypervisor: &dyn Hypervisor) -> Result<BTreeMap<InstanceId, Power>, Trouble> {
     let held = hypervisor.list().await?;
     Ok(held.into_iter().map(|Held { id, power }| (id, power)).collect())
@@ -216,7 +296,7 @@ struct Pass<'a> {
     /// Everything was looked at, so `statuses` is all there is to say.
     looked: bool,
     statuses: BTreeMap<InstanceId, InstanceStatus>,
-    unlisted: Vec<Fact>,
+    facts: Vec<Fact>,
     reports: Vec<Report>,
 }
 
@@ -229,7 +309,7 @@ impl<'a> Pass<'a> {
             troubles: BTreeMap::new(),
             looked: false,
             statuses: BTreeMap::new(),
-            unlisted: Vec::new(),
+            facts: Vec::new(),
             reports: Vec::new(),
         }
     }
@@ -281,7 +361,7 @@ impl<'a> Pass<'a> {
         for (id, power) in held.iter().filter(|(id, _)| !wanted.entries.contains_key(id)) {
             let unlisted = InstanceSpec { instance_id: id.to_string(), ..InstanceSpec::default() };
             self.say(*id, &unlisted, seen(DesiredInstance::Unspecified, Some(*power)));
-            self.unlisted.push(Fact {
+            self.facts.push(Fact {
                 kind: "UnlistedInstance".into(),
                 severity: Severity::Warning,
                 device: String::new(),
@@ -317,7 +397,7 @@ impl<'a> Pass<'a> {
         let reason = problems.first().map(|(reason, _)| reason.clone()).unwrap_or_default();
         let message: Vec<_> = problems.into_iter().map(|(_, message)| message).collect();
         SectionReport {
-            conditions: self.unlisted,
+            conditions: self.facts,
             reports: self.reports,
             ..SectionReport::of(state).with_reason(reason, message.join("; "))
         }

@@ -5,5 +5,6 @@ mod concurrency;
 mod gateways;
 mod guest;
 mod instances;
+mod machines;
 mod quickstart;
 mod security;

@@ -10,7 +10,7 @@ use model::InstanceId;
 use serde::{Deserialize, Serialize};
 use wire::proto::agent::InstanceSpec;
 
-use super::port::{Held, Hypervisor, Power, Stopping, Trouble};
+use super::port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
 
 /// A line for each instance.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -35,6 +35,7 @@ struct Domain {
 struct Faults {
     unreadable: bool,
     refused: BTreeMap<InstanceId, Trouble>,
+    unguarded: Option<Trouble>,
 }
 
 pub struct FakeHypervisor {
@@ -51,6 +52,11 @@ impl FakeHypervisor {
     /// Cannot say what it holds, until told otherwise.
     pub fn set_unreadable(&self, unreadable: bool) {
         self.faults().unreadable = unreadable;
+    }
+
+    /// Guards nobody, until told otherwise by none.
+    pub fn set_unguarded(&self, trouble: Option<Trouble>) {
+        self.faults().unguarded = trouble;
     }
 
     /// Refuses to make this instance, until told otherwise by none.
@@ -126,6 +132,11 @@ impl Hypervisor for FakeHypervisor {
         .boxed()
     }
 
+    fn guard<'a>(&'a self, _: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<Unguarded, Trouble>> {
+        let trouble = self.faults().unguarded.clone();
+        std::future::ready(trouble.map_or_else(|| Ok(Unguarded::new()), Err)).boxed()
+    }
+
     fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
         async move {
             let id = entry.instance_id.parse::<InstanceId>().ok();
@@ -145,7 +156,7 @@ impl Hypervisor for FakeHypervisor {
         .boxed()
     }
 
-    fn start(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>> {
+    fn start(&self, id: InstanceId, _reserved_bytes: u64) -> BoxFuture<'_, Result<(), Trouble>> {
         self.change(move |host| {
             let domain = host.domains.get_mut(&id.to_string()).ok_or_else(undefined)?;
             domain.starts += u64::from(!domain.running);
@@ -171,5 +182,9 @@ impl Hypervisor for FakeHypervisor {
             Ok(())
         })
         .boxed()
+    }
+
+    fn tidy<'a>(&'a self, _: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>> {
+        std::future::ready(Ok(())).boxed()
     }
 }

@@ -46,6 +46,14 @@ pub fn plan(desired: DesiredInstance, boot: u64, held: Option<Power>, booted: Op
     }
 }
 
+/// What is to be done about one that must not run.
+pub fn stop(held: Option<Power>) -> Vec<Step> {
+    match held {
+        Some(Power::Running | Power::Paused) => vec![Step::Stop],
+        Some(Power::Stopped | Power::Incomplete) | None => Vec::new(),
+    }
+}
+
 /// What is reported of an instance as it is.
 pub fn seen(desired: DesiredInstance, held: Option<Power>) -> Seen {
     match (desired, held) {

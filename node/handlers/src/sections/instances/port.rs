@@ -1,5 +1,7 @@
 //! The port behind which instances run.
 
+use std::collections::BTreeMap;
+
 use futures::future::BoxFuture;
 use model::InstanceId;
 use wire::proto::agent::InstanceSpec;
@@ -13,18 +15,26 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Everything that it holds, what is only begun among it. All of it, or an error: what is not in it is not there.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>>;
 
+    /// Has the host guard the cards of these instances, and no others, before any of them starts. Those that cannot be
+    /// guarded as their entries say, and why. An error says that none is.
+    fn guard<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<Unguarded, Trouble>>;
+
     /// Makes what the entry describes, or brings what is there to it. It starts nothing. One that runs is as the entry says
     /// from its next start on.
     fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>>;
 
-    /// Starts it, or lets it go on when it is paused. It was defined before.
-    fn start(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>>;
+    /// Starts it, or lets it go on when it is paused. It was defined before. Of the host's memory so much is promised to
+    /// others than instances.
+    fn start(&self, id: InstanceId, reserved_bytes: u64) -> BoxFuture<'_, Result<(), Trouble>>;
 
     /// Asks the guest to shut down, and ends it when it has not in time. Called again until it is [`Stopping::Done`].
     fn stop(&self, id: InstanceId) -> BoxFuture<'_, Result<Stopping, Trouble>>;
 
     /// Removes all of it, running or not.
     fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>>;
+
+    /// Removes what instances have in common and none of these, and none that is there, needs any more.
+    fn tidy<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>>;
 }
 
 /// What a hypervisor holds of one instance.
@@ -48,6 +58,9 @@ pub enum Stopping {
     Done,
     Waits,
 }
+
+/// Instances that must not run, since nothing can see to what their entries say of their networks.
+pub type Unguarded = BTreeMap<InstanceId, Trouble>;
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]

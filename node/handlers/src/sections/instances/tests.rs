@@ -184,6 +184,24 @@ async fn one_that_is_refused_costs_no_other() {
 }
 
 #[tokio::test]
+async fn what_only_some_may_reach_runs_only_where_that_is_seen_to() {
+    let host = Host::new();
+    let mut daemon = host.process();
+    let closed =
+        |number| InstanceSpec { network_policy: NetworkPolicy::Private.into(), ..running(number, 1) };
+    daemon.pass(1, &[running(1, 1), closed(2)]).await;
+    let trouble = Trouble { reason: "NetworkRules", message: "nft is not installed".into(), retryable: true };
+    host.hypervisor.set_unguarded(Some(trouble));
+    let report = daemon.pass(1, &[running(1, 1), closed(2), closed(3)]).await;
+    assert_eq!(told(&report), ["2@1 pending NetworkRules", "3@1 pending NetworkRules"]);
+    assert_eq!(host.held().await, [(1, Power::Running), (2, Power::Stopped)]);
+    assert_eq!(report.conditions[0].kind, "InstancesUnguarded");
+    host.hypervisor.set_unguarded(None);
+    let report = daemon.pass(1, &[running(1, 1), closed(2), closed(3)]).await;
+    assert_eq!(told(&report), ["2@1 running", "3@1 running"]);
+}
+
+#[tokio::test]
 async fn nothing_is_absent_while_the_hypervisor_cannot_say_what_it_holds() {
     let host = Host::new();
     let mut daemon = host.process();

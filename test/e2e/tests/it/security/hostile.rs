@@ -55,6 +55,7 @@ impl Den {
             config: GatewayConfig::new(nth(1), address.to_string()),
             tls: tls(&deployment)?,
             store: Arc::new(store.clone()),
+            images: None,
             clock,
             rng: Arc::new(OsRng),
             supervisor: supervisor.clone(),

@@ -1,0 +1,110 @@
+//! What runs instances on this host, if anything does.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent::config::{InstancesAccel, InstancesConfig};
+use agent::identity::FileIdentity;
+use agent::link::ImageLink;
+use handlers::images::FromGateway;
+use handlers::sections::instances::hosted::Hosted;
+use handlers::sections::instances::port::Hypervisor;
+use hw::{Commands, Hardware, HostCommands, HostHardware, InNetwork, Root};
+use kit::{Clock, Supervisor, TaskKind, Waker};
+use runtimes::accel::Accel;
+use runtimes::admission::HostMemory;
+use runtimes::firewall::{Changes, Firewall, Nft};
+use runtimes::images::{ImageSource, Images};
+use runtimes::libvirt::{HostFacts, Options};
+use runtimes::nat::NatBridge;
+use runtimes::{Libvirt, canary};
+
+const MEMINFO_BYTES_MAX: u64 = 64 * 1024;
+
+/// Libvirt, where its tools are. `arrived` is woken when an image has come, or will not.
+pub async fn of_host(
+    data_dir: &Path,
+    config: &InstancesConfig,
+    link: Arc<dyn ImageLink>,
+    clock: Arc<dyn Clock>,
+    supervisor: Supervisor,
+    arrived: Waker,
+) -> anyhow::Result<Option<Arc<dyn Hypervisor>>> {
+    let commands: Arc<dyn Commands> = Arc::new(HostCommands::new());
+    if !on_path("virsh") || !on_path("qemu-img") {
+        tracing::info!("this host runs no instances: virsh or qemu-img is not installed");
+        return Ok(None);
+    }
+    let boot_id = HostHardware::new(Root::host(), commands.clone()).boot_id().await?;
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let kernel = canary::host_kernel(Path::new("/boot"), &release);
+    let facts =
+        HostFacts { boot_id: &boot_id, has_kvm: Path::new("/dev/kvm").exists(), kernel: kernel.as_deref() };
+    let asked = match config.accel {
+        InstancesAccel::Auto => Accel::Auto,
+        InstancesAccel::Kvm => Accel::Kvm,
+        InstancesAccel::Tcg => Accel::Tcg,
+    };
+    // The accelerator is chosen below.
+    let mut options = Options::host(data_dir, runtimes::accel::Accelerator::Tcg);
+    if let Some(uri) = &config.libvirt_uri {
+        options.uri.clone_from(uri);
+    }
+    let images_dir = options.dir.join("images");
+    let (runtime, choice) = Libvirt::open(options, asked, facts, commands.clone(), clock.clone()).await?;
+    tracing::info!(accelerator = %choice, "this host runs instances");
+    let identity = Arc::new(FileIdentity::new(data_dir));
+    let source: Arc<dyn ImageSource> = Arc::new(FromGateway::new(link, identity));
+    let images =
+        Images::new(images_dir, source, clock.clone(), supervisor.clone(), Arc::new(move || arrived.wake()));
+    let dir = data_dir.join("firewall");
+    let namespace = config.network_namespace.clone();
+    let commands: Arc<dyn Commands> = match &namespace {
+        Some(path) => Arc::new(InNetwork::new(commands, path)),
+        None => commands,
+    };
+    let nat_bridge = config.nat_bridge.as_deref().map(str::parse).transpose()?;
+    let nat =
+        nat_bridge.map(|bridge| NatBridge::new(bridge, commands.clone(), dir.clone(), namespace.clone()));
+    let kernel = Arc::new(Nft::new(commands, dir));
+    let firewall = Arc::new(Firewall::new(kernel, clock));
+    watch(firewall.clone(), namespace, &supervisor);
+    Ok(Some(Arc::new(Hosted::new(Arc::new(runtime), images, firewall, nat, Box::new(memory)))))
+}
+
+/// Whether the system's libvirt does.
+pub async fn answers() -> bool {
+    let virsh = ["--connect", runtimes::libvirt::SYSTEM_URI, "version"];
+    on_path("virsh") && HostCommands::new().run("virsh", &virsh).await.is_ok_and(|said| said.success())
+}
+
+/// Looks after the rules for as long as the daemon runs.
+fn watch(firewall: Arc<Firewall>, namespace: Option<PathBuf>, supervisor: &Supervisor) {
+    supervisor.spawn(TaskKind::fatal("firewall_watch"), move |stop| async move {
+        match Changes::open(namespace.as_deref()) {
+            Ok(changes) => {
+                stop.run_until_cancelled(firewall.watch(changes)).await;
+            }
+            Err(err) => {
+                tracing::warn!(
+                    err = kit::chain(&err),
+                    "changes of instances' rules are looked for every few seconds"
+                );
+                stop.run_until_cancelled(firewall.watch_blindly()).await;
+            }
+        }
+        Ok::<(), Infallible>(())
+    });
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir: PathBuf| dir.join(program)).any(|file| file.is_file())
+}
+
+fn memory() -> Option<HostMemory> {
+    let bytes = kit::fs::read_bounded(Path::new("/proc/meminfo"), MEMINFO_BYTES_MAX).ok()?;
+    let info = hw::proc::meminfo(&String::from_utf8_lossy(&bytes));
+    Some(HostMemory { total_bytes: info.total?, hugetlb_bytes: info.hugetlb.unwrap_or(0) })
+}

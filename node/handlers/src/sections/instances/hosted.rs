@@ -1,0 +1,291 @@
+//! Instances on a hypervisor of this host: what an entry means to a runtime, the images that disks begin with, and whether
+//! the host has the memory for a start.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use model::InstanceId;
+use runtimes::admission::{self, Admission, HostMemory, Promised};
+use runtimes::firewall::{Firewall, Guard, NetworkPolicy};
+use runtimes::images::Wanted;
+use runtimes::instance::AuthorizedKey;
+use runtimes::name::Cidr;
+use runtimes::nat::NatBridge;
+use runtimes::{
+    Domain, DomainState, Image, ImageFormat, ImageRef, Images, Instance, Nic, Progress, Runtime,
+    RuntimeError, SeedInput, UserData, name,
+};
+use wire::proto::agent::{
+    ImageFormat as WireFormat, InstanceImage, InstanceNic, InstanceSpec, NetworkPolicy as WirePolicy,
+};
+
+use super::port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
+
+/// The host's memory, when it can be read.
+pub type HostMemoryOf = Box<dyn Fn() -> Option<HostMemory> + Send + Sync>;
+
+pub struct Hosted {
+    runtime: Arc<dyn Runtime>,
+    images: Images,
+    firewall: Arc<Firewall>,
+    nat: Option<NatBridge>,
+    memory: HostMemoryOf,
+}
+
+impl Hosted {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        images: Images,
+        firewall: Arc<Firewall>,
+        nat: Option<NatBridge>,
+        memory: HostMemoryOf,
+    ) -> Self {
+        Self { runtime, images, firewall, nat, memory }
+    }
+
+    /// The daemon's own bridge is there while one of these is to be on it. When it cannot be, none of them can run.
+    async fn connect(&self, entries: &[&InstanceSpec]) -> Unguarded {
+        let Some(nat) = &self.nat else { return Unguarded::new() };
+        let name = nat.bridge().as_str();
+        let cards: Vec<(&InstanceSpec, &InstanceNic)> = entries
+            .iter()
+            .flat_map(|entry| entry.nics.iter().map(move |card| (*entry, card)))
+            .filter(|(_, card)| card.bridge == name)
+            .collect();
+        let gateways =
+            cards.iter().flat_map(|(_, card)| nic(card).map(|nic| own_gateways(&nic)).unwrap_or_default());
+        match nat.ensure(&gateways.collect()).await {
+            Ok(()) => Unguarded::new(),
+            Err(err) => {
+                let message = kit::chain(&err);
+                let trouble = || Trouble { reason: "NatBridge", message: message.clone(), retryable: true };
+                cards
+                    .iter()
+                    .filter_map(|(entry, _)| Some((entry.instance_id.parse().ok()?, trouble())))
+                    .collect()
+            }
+        }
+    }
+
+    async fn guard_entries(&self, entries: &[&InstanceSpec]) -> Result<Unguarded, Trouble> {
+        let mut unguarded = self.connect(entries).await;
+        let mut all = Vec::new();
+        for entry in entries {
+            let Ok(id) = entry.instance_id.parse() else { continue };
+            match guards(id, entry) {
+                Ok(guards) => all.extend(guards),
+                Err(trouble) => drop(unguarded.insert(id, trouble)),
+            }
+        }
+        self.firewall.guard(&all).await.map_err(|err| Trouble {
+            reason: "NetworkRules",
+            message: kit::chain(&err),
+            retryable: true,
+        })?;
+        Ok(unguarded)
+    }
+
+    async fn define_entry(&self, entry: &InstanceSpec) -> Result<(), Trouble> {
+        if !entry.gpu_device_ids.is_empty() {
+            let message = "this host hands no GPUs to its instances".to_owned();
+            return Err(Trouble { reason: "NoGpuPassthrough", message, retryable: false });
+        }
+        let image = self.image(&image_ref(entry)?)?;
+        let instance = instance(entry, image)?;
+        // One that has its seed keeps it.
+        let user_data = UserData::none();
+        self.runtime.define(&instance, SeedInput::UserData(&user_data)).await.map_err(trouble)
+    }
+
+    fn image(&self, image: &ImageRef) -> Result<Image, Trouble> {
+        match self.images.want(image) {
+            Wanted::Here(image) => Ok(image),
+            coming @ Wanted::Coming { .. } => {
+                Err(Trouble { reason: "ImageComing", message: coming.to_string(), retryable: true })
+            }
+            Wanted::Failed(err) => {
+                let (reason, retryable) = (err.reason(), !err.is_lasting());
+                Err(Trouble { reason, message: kit::chain(&*err), retryable })
+            }
+        }
+    }
+
+    async fn start_instance(&self, id: InstanceId, reserved_bytes: u64) -> Result<(), Trouble> {
+        let domains = self.runtime.list().await.map_err(trouble)?;
+        let own = domains.iter().find(|domain| domain.instance == Some(id));
+        // What is paused has its memory, and what runs needs none.
+        if let Some(own) = own.filter(|own| !own.state.is_active()) {
+            let active =
+                domains.iter().filter(|domain| domain.instance.is_some() && domain.state.is_active());
+            let promised = active.fold(Promised::default(), |sum, one| sum.instance(one.memory_bytes));
+            match admission::admit((self.memory)(), promised.hold(reserved_bytes), own.memory_bytes) {
+                Admission::Fits => {}
+                Admission::Unchecked => {
+                    tracing::warn!("this host's memory is not known: a start is unchecked")
+                }
+                Admission::Exhausted(exhausted) => {
+                    let message = exhausted.to_string();
+                    return Err(Trouble { reason: admission::EXHAUSTED, message, retryable: true });
+                }
+            }
+        }
+        self.runtime.start(id).await.map_err(trouble)
+    }
+}
+
+fn trouble(err: RuntimeError) -> Trouble {
+    let of = err.trouble();
+    Trouble { reason: of.reason(), retryable: of.retryable(), message: kit::chain(&err) }
+}
+
+fn invalid(what: &str, why: impl std::fmt::Display) -> Trouble {
+    Trouble { reason: "InvalidInstance", message: format!("{what}: {why}"), retryable: false }
+}
+
+fn parsed<T: FromStr<Err: std::fmt::Display>>(what: &str, text: &str) -> Result<T, Trouble> {
+    text.parse().map_err(|err| invalid(what, err))
+}
+
+fn all<T: FromStr<Err: std::fmt::Display>>(what: &str, texts: &[String]) -> Result<Vec<T>, Trouble> {
+    texts.iter().map(|text| parsed(what, text)).collect()
+}
+
+/// Its gateways as addresses of the host's, each in the network that the card is in.
+fn own_gateways(nic: &Nic) -> BTreeSet<Cidr> {
+    let of = |gateway: &IpAddr| {
+        nic.addresses.iter().find(|own| own.contains(*gateway)).map(|own| own.with(*gateway))
+    };
+    nic.gateways.iter().filter_map(of).collect()
+}
+
+fn image_ref(entry: &InstanceSpec) -> Result<ImageRef, Trouble> {
+    let image = entry.image.as_ref().ok_or_else(|| invalid("image", "there is none"))?;
+    let InstanceImage { url, sha256, .. } = image;
+    let format = match image.format() {
+        WireFormat::Qcow2 => ImageFormat::Qcow2,
+        WireFormat::Raw => ImageFormat::Raw,
+        WireFormat::Iso => ImageFormat::Iso,
+        WireFormat::Unspecified => {
+            return Err(invalid("image format", "this daemon does not know it: update it"));
+        }
+    };
+    let digest = hex::decode(sha256).ok().and_then(|bytes| bytes.try_into().ok());
+    let sha256 = digest.ok_or_else(|| invalid("image digest", "it is no SHA-256"))?;
+    Ok(ImageRef { sha256, format, url: url.clone() })
+}
+
+fn nic(nic: &InstanceNic) -> Result<Nic, Trouble> {
+    Ok(Nic {
+        mac: parsed("MAC address", &nic.mac)?,
+        bridge: parsed("bridge", &nic.bridge)?,
+        addresses: all("address", &nic.addresses)?,
+        gateways: all("gateway", &nic.gateways)?,
+        nameservers: all("nameserver", &nic.nameservers)?,
+    })
+}
+
+/// One for each of its cards.
+fn guards(id: InstanceId, entry: &InstanceSpec) -> Result<Vec<Guard>, Trouble> {
+    let policy = match entry.network_policy() {
+        WirePolicy::Unspecified | WirePolicy::Egress => NetworkPolicy::Egress,
+        WirePolicy::Private => NetworkPolicy::Private,
+        WirePolicy::None => NetworkPolicy::Isolated,
+    };
+    let of_card = |(at, card): (usize, &InstanceNic)| {
+        let Nic { mac, bridge, addresses, .. } = nic(card)?;
+        let ssh_from_host_only = entry.ssh_from_host_only;
+        let guard = Guard { tap: name::tap(id, at), bridge, mac, addresses, policy, ssh_from_host_only };
+        match guard.is_expressible() {
+            true => Ok(guard),
+            false => Err(invalid(
+                "network policy",
+                "an instance without an address of its pool can have none but egress",
+            )),
+        }
+    };
+    entry.nics.iter().enumerate().map(of_card).collect()
+}
+
+fn instance(entry: &InstanceSpec, image: Image) -> Result<Instance, Trouble> {
+    let keys = entry.ssh_keys.iter().map(|key| AuthorizedKey::parse(key));
+    Ok(Instance {
+        id: parsed("instance id", &entry.instance_id)?,
+        vcpus: entry.vcpus,
+        memory_bytes: entry.memory_bytes,
+        disk_bytes: entry.disk_bytes,
+        image,
+        nics: entry.nics.iter().map(nic).collect::<Result<_, _>>()?,
+        hostname: parsed("host name", &entry.hostname)?,
+        ssh_keys: keys.collect::<Result<_, _>>().map_err(|err| invalid("SSH key", err))?,
+    })
+}
+
+fn held(domain: &Domain) -> Option<Held> {
+    let power = match domain.state {
+        DomainState::Incomplete => Power::Incomplete,
+        DomainState::Stopped | DomainState::Crashed => Power::Stopped,
+        DomainState::Running => Power::Running,
+        DomainState::Paused => Power::Paused,
+    };
+    Some(Held { id: domain.instance?, power })
+}
+
+impl Hypervisor for Hosted {
+    fn id(&self) -> &str {
+        self.runtime.id()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>> {
+        async move {
+            let domains = self.runtime.list().await.map_err(trouble)?;
+            Ok(domains.iter().filter_map(held).collect())
+        }
+        .boxed()
+    }
+
+    fn guard<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<Unguarded, Trouble>> {
+        self.guard_entries(entries).boxed()
+    }
+
+    fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
+        self.define_entry(entry).boxed()
+    }
+
+    fn start(&self, id: InstanceId, reserved_bytes: u64) -> BoxFuture<'_, Result<(), Trouble>> {
+        self.start_instance(id, reserved_bytes).boxed()
+    }
+
+    fn stop(&self, id: InstanceId) -> BoxFuture<'_, Result<Stopping, Trouble>> {
+        async move {
+            match self.runtime.stop(id).await.map_err(trouble)? {
+                Progress::Done => Ok(Stopping::Done),
+                Progress::Waiting { .. } => Ok(Stopping::Waits),
+            }
+        }
+        .boxed()
+    }
+
+    fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>> {
+        async move { self.runtime.destroy(id).await.map_err(trouble) }.boxed()
+    }
+
+    fn tidy<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>> {
+        async move {
+            // An entry that cannot be read asks for no image that could be here.
+            let wanted: Vec<ImageRef> = entries.iter().filter_map(|entry| image_ref(entry).ok()).collect();
+            let based = self.runtime.bases().await.map_err(trouble)?;
+            self.images.tidy(&wanted, &based).await.map_err(|err| Trouble {
+                reason: "DiskTrouble",
+                message: kit::chain(&err),
+                retryable: true,
+            })
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

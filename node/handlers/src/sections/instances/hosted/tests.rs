@@ -1,0 +1,214 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use kit::{Supervisor, SystemClock};
+use runtimes::FakeRuntime;
+use runtimes::firewall::FakeKernel;
+use runtimes::images::{FetchError, ImageSource, Incoming};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use wire::proto::agent::DesiredInstance;
+
+use super::*;
+
+/// Has one image.
+struct Shelf(Vec<u8>);
+
+impl ImageSource for Shelf {
+    fn open<'a>(&'a self, _: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>> {
+        let rest = Bytes::copy_from_slice(&self.0[usize::try_from(offset).unwrap()..]);
+        let total_bytes = self.0.len() as u64;
+        let bytes = futures::stream::once(async move { Ok(rest) }).boxed();
+        std::future::ready(Ok(Incoming { total_bytes, bytes })).boxed()
+    }
+}
+
+struct Host {
+    dir: TempDir,
+    hosted: Hosted,
+    runtime: Arc<FakeRuntime>,
+    memory: Arc<AtomicU64>,
+    arrived: tokio::sync::watch::Receiver<u32>,
+    kernel: Arc<FakeKernel>,
+}
+
+fn content() -> Vec<u8> {
+    vec![7; 64 * 512]
+}
+
+fn host() -> Host {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let (tell, arrived) = tokio::sync::watch::channel(0);
+    let images = Images::new(
+        dir.path().join("images"),
+        Arc::new(Shelf(content())),
+        clock.clone(),
+        Supervisor::new(),
+        Arc::new(move || tell.send_modify(|count| *count += 1)),
+    );
+    let runtime = Arc::new(FakeRuntime::new("libvirt-kvm", clock, Duration::from_secs(1)));
+    let memory = Arc::new(AtomicU64::new(16 << 30));
+    let total = memory.clone();
+    let memory_of: HostMemoryOf =
+        Box::new(move || Some(HostMemory { total_bytes: total.load(Ordering::Relaxed), hugetlb_bytes: 0 }));
+    let kernel = Arc::new(FakeKernel::default());
+    let firewall = Arc::new(Firewall::new(kernel.clone(), Arc::new(SystemClock::new())));
+    let hosted = Hosted::new(runtime.clone(), images, firewall, None, memory_of);
+    Host { dir, hosted, runtime, memory, arrived, kernel }
+}
+
+fn entry(number: u128) -> InstanceSpec {
+    InstanceSpec {
+        instance_id: id(number).to_string(),
+        desired: DesiredInstance::Running.into(),
+        runtime: "libvirt-kvm".into(),
+        vcpus: 1,
+        memory_bytes: 1 << 30,
+        disk_bytes: 1 << 30,
+        image: Some(InstanceImage {
+            url: String::new(),
+            sha256: hex::encode(Sha256::digest(content())),
+            format: WireFormat::Raw.into(),
+        }),
+        hostname: "web".into(),
+        ..InstanceSpec::default()
+    }
+}
+
+fn id(number: u128) -> InstanceId {
+    InstanceId::from_uuid(uuid::Uuid::from_u128(number))
+}
+
+impl Host {
+    /// Defines it, once its image has come.
+    async fn define(&mut self, entry: &InstanceSpec) -> Result<(), Trouble> {
+        loop {
+            match self.hosted.define(entry).await {
+                Err(trouble) if trouble.reason == "ImageComing" => self.arrived.changed().await.unwrap(),
+                done => return done,
+            }
+        }
+    }
+
+    fn images(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("images")).map(|entries| entries.count()).unwrap_or(0)
+    }
+}
+
+#[tokio::test]
+async fn an_instance_waits_for_its_image_and_is_made_of_it() {
+    let mut host = host();
+    let coming = host.hosted.define(&entry(1)).await.unwrap_err();
+    assert_eq!((coming.reason, coming.retryable), ("ImageComing", true));
+    host.define(&entry(1)).await.unwrap();
+    host.hosted.start(id(1), 0).await.unwrap();
+    let held = host.hosted.list().await.unwrap();
+    assert_eq!(held, [Held { id: id(1), power: Power::Running }]);
+}
+
+#[tokio::test]
+async fn what_an_entry_says_wrongly_is_told_and_lasts() {
+    let mut host = host();
+    let of = |change: fn(&mut InstanceSpec)| {
+        let mut entry = entry(1);
+        change(&mut entry);
+        entry
+    };
+    for (wrong, reason, word) in [
+        (of(|entry| entry.image = None), "InvalidInstance", "image"),
+        (of(|entry| entry.image.as_mut().unwrap().sha256 = "ab".into()), "InvalidInstance", "SHA-256"),
+        (of(|entry| entry.image.as_mut().unwrap().format = 99), "InvalidInstance", "update"),
+        (
+            of(|entry| entry.image.as_mut().unwrap().sha256 = "ab".repeat(32)),
+            "ImageDigestMismatch",
+            "SHA-256",
+        ),
+        (of(|entry| entry.hostname = "no_label".into()), "InvalidInstance", "host name"),
+        (
+            of(|entry| entry.ssh_keys = vec!["-----BEGIN OPENSSH PRIVATE KEY-----".into()]),
+            "InvalidInstance",
+            "private",
+        ),
+        (
+            of(|entry| entry.nics = vec![InstanceNic { mac: "?".into(), ..InstanceNic::default() }]),
+            "InvalidInstance",
+            "MAC",
+        ),
+        (of(|entry| entry.disk_bytes = 512), "InvalidInstance", "disk"),
+        (of(|entry| entry.gpu_device_ids = vec!["GPU-1".into()]), "NoGpuPassthrough", "GPU"),
+    ] {
+        let told = host.define(&wrong).await.unwrap_err();
+        assert_eq!((told.reason, told.retryable), (reason, false), "{told:?}");
+        assert!(told.message.contains(word), "{word}: {told:?}");
+    }
+    assert_eq!(host.hosted.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_start_that_the_host_has_no_memory_for_waits() {
+    let mut host = host();
+    for number in [1, 2] {
+        host.define(&entry(number)).await.unwrap();
+    }
+    // Room for one: its memory and its hypervisor's, and the host's own.
+    host.memory.store((2 << 30) + (600 << 20), Ordering::Relaxed);
+    host.hosted.start(id(1), 0).await.unwrap();
+    let told = host.hosted.start(id(2), 0).await.unwrap_err();
+    assert_eq!((told.reason, told.retryable), ("ResourcesExhausted", true));
+    assert!(told.message.starts_with("ResourcesExhausted: "), "{}", told.message);
+    host.hosted.start(id(1), 0).await.expect("it runs already, which takes nothing");
+    host.memory.store(8 << 30, Ordering::Relaxed);
+    let told = host.hosted.start(id(2), 7 << 30).await.unwrap_err();
+    assert_eq!(told.reason, "ResourcesExhausted", "holds have the rest");
+    host.hosted.start(id(2), 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_goes_with_the_last_that_is_based_on_it() {
+    let mut host = host();
+    host.define(&entry(1)).await.unwrap();
+    host.hosted.tidy(&[]).await.unwrap();
+    assert_eq!(host.images(), 1, "an instance that no entry names has it still");
+    host.hosted.destroy(id(1)).await.unwrap();
+    host.hosted.tidy(&[&entry(2)]).await.unwrap();
+    assert_eq!(host.images(), 1, "another wants it");
+    host.hosted.tidy(&[]).await.unwrap();
+    assert_eq!(host.images(), 0);
+}
+
+#[tokio::test]
+async fn strangers_are_nobodys_instances() {
+    let host = host();
+    host.runtime.add_stranger("somebody-elses");
+    assert_eq!(host.hosted.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn each_card_is_guarded_by_the_name_its_tap_will_have() {
+    let host = host();
+    let card = InstanceNic {
+        mac: "02:00:00:00:00:01".into(),
+        bridge: "vm0".into(),
+        addresses: vec!["10.9.0.11/24".into()],
+        ..InstanceNic::default()
+    };
+    let one = InstanceSpec { nics: vec![card.clone()], ..entry(1) };
+    let private =
+        |card| InstanceSpec { network_policy: WirePolicy::Private.into(), nics: vec![card], ..entry(2) };
+    let without = private(InstanceNic { addresses: Vec::new(), ..card.clone() });
+    let unguarded = host.hosted.guard(&[&one, &without]).await.unwrap();
+    assert!(host.kernel.text().contains(&name::tap(id(1), 0)));
+    assert!(!host.kernel.text().contains(&name::tap(id(2), 0)));
+    assert_eq!(unguarded.keys().copied().collect::<Vec<_>>(), [id(2)]);
+    assert!(!unguarded[&id(2)].retryable && unguarded[&id(2)].message.contains("egress"));
+    let reserved =
+        InstanceSpec { nics: vec![InstanceNic { bridge: "bc0".into(), ..card.clone() }], ..entry(3) };
+    let unguarded = host.hosted.guard(&[&reserved]).await.unwrap();
+    assert!(unguarded[&id(3)].message.contains("begin with"), "{unguarded:?}");
+    host.kernel.refuse(true);
+    let trouble = host.hosted.guard(&[&private(card)]).await.unwrap_err();
+    assert_eq!((trouble.reason, trouble.retryable), ("NetworkRules", true));
+}

@@ -1,0 +1,155 @@
+//! Virtual machines on this very machine: a real libvirt, a real QEMU, a real guest.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use e2e::dev::{Dev, eventually};
+use guests::{Libvirtd, Tiny};
+use serde_json::Value;
+
+/// An emulated guest on two busy cores.
+const BOOTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Everything that instances leave on a host.
+fn left(libvirtd: &Libvirtd, host: &Path) -> anyhow::Result<Vec<String>> {
+    let mut left: Vec<String> =
+        libvirtd.virsh_ok(&["list", "--all", "--name"])?.lines().map(str::to_owned).collect();
+    left.retain(|name| !name.is_empty());
+    left.extend(libvirtd.links()?.into_iter().filter(|link| link != "lo" && link != Libvirtd::BRIDGE));
+    let rules = Command::new("nsenter")
+        .arg(format!("--net={}", libvirtd.network()?.display()))
+        .args(["nft", "list", "ruleset"])
+        .output()?;
+    left.extend(
+        String::from_utf8(rules.stdout)?
+            .lines()
+            .filter(|line| line.contains("bc") && line.contains("n0"))
+            .map(str::to_owned),
+    );
+    for folder in ["libvirt/instances", "libvirt/images", "libvirt/canary"] {
+        let entries = std::fs::read_dir(host.join(folder)).into_iter().flatten();
+        left.extend(entries.flatten().map(|entry| entry.path().display().to_string()));
+    }
+    Ok(left)
+}
+
+/// Asks a guest's shell at its serial console, until it answers.
+fn ask(console: &Path, script: &str) -> anyhow::Result<String> {
+    let started = Instant::now();
+    let mut said = String::new();
+    while started.elapsed() < BOOTS_WITHIN {
+        let Ok(mut stream) = UnixStream::connect(console) else {
+            std::thread::sleep(Duration::from_millis(200));
+            continue;
+        };
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(format!("\n{script}; echo done-\"$((40 + 2))\"\n").as_bytes())?;
+        let mut buffer = [0; 4096];
+        while let Ok(length) = stream.read(&mut buffer) {
+            if length == 0 {
+                break;
+            }
+            said.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            if said.contains("done-42") {
+                return Ok(said);
+            }
+        }
+    }
+    bail!("the guest said nothing of it within {BOOTS_WITHIN:?}:\n{said}")
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> anyhow::Result<&'a str> {
+    value[field].as_str().with_context(|| format!("{field} of {value}"))
+}
+
+#[test]
+fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> anyhow::Result<()> {
+    let tiny = Tiny::built()?;
+    let libvirtd = Libvirtd::start()?;
+    let (uri, network) = (libvirtd.uri(), libvirtd.network()?.display().to_string());
+    let mut dev = Dev::start(&[
+        "--memory",
+        "--sim",
+        "0",
+        "--host",
+        "--libvirt",
+        &uri,
+        "--network-namespace",
+        &network,
+    ])?;
+    let host = dev.data_dir.join("host");
+    let before = left(&libvirtd, &host)?;
+
+    dev.json(&[
+        "flavors",
+        "create",
+        "small",
+        "--pool",
+        "host",
+        "--vcpu",
+        "1",
+        "--memory-mib",
+        "256",
+        "--disk-gib",
+        "1",
+    ])?;
+    dev.json(&[
+        "flavors",
+        "create",
+        "larger",
+        "--pool",
+        "host",
+        "--vcpu",
+        "1",
+        "--memory-mib",
+        "320",
+        "--disk-gib",
+        "2",
+    ])?;
+    let disk = tiny.disk();
+    let disk = disk.to_str().context("a path")?;
+    dev.json(&["images", "import", disk, "--name", "tiny"])?;
+    let made = dev.json(&[
+        "instances",
+        "create",
+        "--pool",
+        "host",
+        "--flavor",
+        "small",
+        "--image",
+        "tiny",
+        "--name",
+        "web",
+        "--wait",
+    ])?;
+    ensure!(made["state"] == "running", "{made}");
+    let id = text(&made, "id")?;
+    let console = host.join("libvirt/instances").join(id).join("tty");
+    let said = ask(&console, "hostname; ip -o addr show; ip route; ping -c 1 -W 5 10.88.0.1")?;
+    for expected in ["web", "inet 10.88.0.2/24", "default via 10.88.0.1", "1 packets received"] {
+        ensure!(said.contains(expected), "no {expected:?} in what the guest says:\n{said}");
+    }
+
+    let stopped = dev.json(&["instances", "stop", id, "--wait"])?;
+    ensure!(stopped["state"] == "stopped", "{stopped}");
+    let resized = dev.json(&["instances", "resize", id, "--flavor", "larger", "--wait"])?;
+    ensure!(resized["diskGiB"] == 2, "{resized}");
+    let started = dev.json(&["instances", "start", id, "--wait"])?;
+    ensure!(started["state"] == "running", "{started}");
+    let said = ask(&console, "cat /proc/partitions")?;
+    ensure!(said.contains("2097152 vda"), "the disk has grown:\n{said}");
+
+    let deleted = dev.json(&["instances", "delete", id, "--wait", "--yes"])?;
+    ensure!(deleted["state"] == "deleted", "{deleted}");
+    eventually(Duration::from_secs(30), "nothing is left of it", || {
+        let after = left(&libvirtd, &host)?;
+        Ok(if after == before { Ok(()) } else { Err(format!("{after:?}")) })
+    })?;
+    let status = dev.running.stop(Duration::from_secs(30))?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
