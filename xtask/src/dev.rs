@@ -38,7 +38,7 @@ fn libvirt(dev: &mut Command) -> anyhow::Result<()> {
         return Ok(());
     }
     packages::ensure(&packages::LIBVIRT)?;
-    packages::ensure(&[packages::IPROUTE, packages::NFTABLES])?;
+    packages::ensure(&[packages::QEMU_UTILS, packages::IPROUTE, packages::NFTABLES])?;
     let dir = std::env::temp_dir().join("better-compute-dev-libvirt");
     let Left { uri, network } = Libvirtd::start_for_this_process(&dir)?;
     eprintln!("libvirt        one of our own, in a network of its own");

@@ -49,7 +49,7 @@ pub struct CreateFlavor {
     /// Of the first disk.
     #[serde(rename = "diskGiB")]
     pub disk_gib: Int<1, 65_536>,
-    /// Handed through whole, all of one model. 0 when not given.
+    /// All of one model. No host hands GPUs to instances yet. 0 when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Int<0, 16>>,
     /// As `nodes.get` shows it, exactly.

@@ -123,7 +123,7 @@ pub struct CreateImage {
     pub tenant: Option<Id<TenantId>>,
     /// Unique in its tenant.
     pub name: Name,
-    /// From where hosts fetch it: https.
+    /// https. Hosts do not fetch from it yet: import the image.
     pub url: Text<1, 2048>,
     /// Of the file at that address. A host that gets another file refuses it.
     pub sha256: Digest,
@@ -202,7 +202,7 @@ fn check_create(request: &CreateImage) -> Result<(), InvalidRequest> {
 }
 
 method!(Create, "images"."create", Key, "compute-image", CreateImage => Image, [NotFound, Conflict], "Names a disk image, by its address and its digest.", check = check_create);
-method!(Import, "images"."import", Key, "compute-image", ImportImage => Image, [NotFound, Conflict], "Announces an image for the control plane's own store; its bytes follow.");
+method!(Import, "images"."import", Key, "compute-image", ImportImage => Image, [NotFound, Conflict], "Announces an image for the control plane's own store. Its bytes follow by PUT /api/compute/images/ID/content?offset=N, which answers with how many there are.");
 method!(Get, "images"."get", Read, "compute-image", GetImage => Image, [NotFound], "Shows an image.");
 method!(List, "images"."list", Read, "compute-image", ListImages => crate::List<Image>, [NotFound], "Lists the images that a tenant may use.");
 

@@ -48,6 +48,9 @@ pub async fn of_host(
     };
     // The accelerator is chosen below.
     let mut options = Options::host(data_dir, runtimes::accel::Accelerator::Tcg);
+    if let Some(dir) = &config.dir {
+        (options.dir, options.reach_from) = (dir.clone(), dir.clone());
+    }
     if let Some(uri) = &config.libvirt_uri {
         options.uri.clone_from(uri);
     }

@@ -207,7 +207,7 @@ pub async fn start(config: &SimConfig, supervisor: &Supervisor) -> anyhow::Resul
     Ok(fleet)
 }
 
-/// Starts the agent of this very machine with its real inventory. It writes below `dir` alone, and reboots nothing.
+/// Starts the agent of this very machine with its real inventory. Its own files are below `dir`, and it reboots nothing.
 pub async fn start_host(
     config: &SimConfig,
     dir: &Path,

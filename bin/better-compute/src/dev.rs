@@ -11,6 +11,7 @@ use clap::Args;
 use kit::{Clock, OsRng, Supervisor, SystemClock};
 use serde::Serialize;
 use server::ServerConfig;
+use sha2::{Digest, Sha256};
 use store::Store;
 use store::embedded::{Embedded, EmbeddedConfig};
 use zeroize::Zeroizing;
@@ -49,7 +50,7 @@ pub struct DevArgs {
     /// Where the API listens: a loopback address.
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     listen: SocketAddr,
-    /// Also join this very machine as a node with its real inventory, writing only under the data folder.
+    /// Also join this very machine as a node with its real inventory, which runs virtual machines where libvirt answers.
     #[arg(long)]
     host: bool,
     /// With --host: the libvirt that runs instances. The system's when not given, where it answers.
@@ -139,17 +140,35 @@ async fn start_database(args: &DevArgs, folder: &Folder, screen: &mut Screen) ->
     Ok(database)
 }
 
-/// In the data folder; as root under a folder that other users may not pass, like /root, in a place of the system's.
-fn database_dir(data_dir: &Path) -> anyhow::Result<PathBuf> {
+/// For what runs as another user when the data folder is below one that such may not pass, like /root.
+const APART: &str = "/var/lib/better-compute-dev";
+
+fn is_passable(dir: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let passable = |path: &Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o001 != 0);
-    if !rustix::process::geteuid().is_root() || data_dir.ancestors().all(passable) {
+    dir.ancestors().all(passable)
+}
+
+/// In the data folder; as root under a folder that other users may not pass, in a place of the system's.
+fn database_dir(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    if !rustix::process::geteuid().is_root() || is_passable(data_dir) {
         return Ok(data_dir.join("pg"));
     }
     let name: String = data_dir.to_string_lossy().trim_matches('/').replace('/', "-");
-    let dir = Path::new("/var/lib/better-compute-dev").join(name);
-    kit::fs::create_dir(Path::new("/var/lib/better-compute-dev"), 0o711)?;
-    Ok(dir)
+    kit::fs::create_dir(Path::new(APART), 0o711)?;
+    Ok(Path::new(APART).join(name))
+}
+
+/// Where virtual machines' files are when it is not in the data folder: QEMU's user has to pass, and their consoles' sockets
+/// want a short path.
+fn instances_dir(data_dir: &Path) -> anyhow::Result<Option<PathBuf>> {
+    const SHORT: usize = 48;
+    if is_passable(data_dir) && data_dir.as_os_str().len() <= SHORT {
+        return Ok(None);
+    }
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(data_dir.as_os_str().as_encoded_bytes()));
+    kit::fs::create_dir(Path::new(APART), 0o711)?;
+    Ok(Some(Path::new(APART).join(format!("vm-{a:02x}{b:02x}{c:02x}{d:02x}"))))
 }
 
 async fn run_on(

@@ -1,4 +1,4 @@
-//! The connections of each node: a session, and a renewal beside it or a session that takes over.
+//! The connections of each node: a session, a renewal beside it or a session that takes over, and images that it fetches.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Connections of one node. One more cuts the oldest: a node whose machine went away without a word must not be kept out by what
 /// it left behind.
-const EACH_MAX: usize = 2;
+///
+/// A node fetches four images at once at most, so that these with a renewal never cut its session.
+const EACH_MAX: usize = 8;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connections(Arc<Mutex<Held>>);

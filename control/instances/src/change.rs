@@ -16,7 +16,7 @@ use store::{Op, RowExt, StoreError, Tx};
 
 use crate::read::SEE;
 use crate::reconcile::{QUEUE, instance_key};
-use crate::state::{desired_of, patience, state_of, step, whole};
+use crate::state::{Shape, desired_of, patience, state_of, step, whole};
 use crate::{Instances, sql, view};
 
 const INSTANCE_CHANGE: Op = Op::new("instance_change");
@@ -87,6 +87,7 @@ pub(crate) struct Locked {
     pub state: InstanceState,
     pub desired: DesiredPower,
     pub revision: u64,
+    pub shape: Shape,
     pub said_reason: String,
     pub said_message: String,
     /// Where it is.
@@ -166,6 +167,7 @@ impl Instances {
             state: state_of(&row)?,
             desired: desired_of(&row)?,
             revision: whole(row.get("revision")),
+            shape: Shape::of_row(&row),
             said_reason: row.get("said_reason"),
             said_message: row.get("said_message"),
             node_id: place.map(|row| row.id("node_id")),

@@ -1,11 +1,12 @@
 //! The image store of a control plane with a folder of its own: one machine's, or one that its processes share.
 //!
 //! ```text
-//! <sha256>        whole, its digest found to be right. It is never written again
-//! <sha256>.part   what has come so far
+//! <sha256>          whole, its digest found to be right. It is never written again
+//! <image id>.part   what has come so far
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,9 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::StreamExt;
 use kernel::ports::images::{
-    ImageBytes, ImageDigest, ImageStore, ImageStoreError, ReadImage, Received, Stored,
+    ImageBytes, ImageDigest, ImageStore, ImageStoreError, ReadImage, Received, Stored, Upload,
 };
 use kit::fs::FsError;
+use model::ImageId;
 use sha2::{Digest, Sha256};
 
 /// Read at once.
@@ -33,19 +35,19 @@ pub struct ImageFolder(Arc<Inner>);
 struct Inner {
     dir: PathBuf,
     kept_free_min: u64,
-    /// Images that are being taken: one sender at a time.
-    taking: Mutex<BTreeSet<ImageDigest>>,
+    /// Images that are being taken, one sender at a time, and how much is still to come of each.
+    taking: Mutex<BTreeMap<ImageId, u64>>,
 }
 
-/// An image that nobody else takes meanwhile.
+/// An image that nobody else takes meanwhile: what still works on its file when a sender is gone has it too.
 struct Taking {
     inner: Arc<Inner>,
-    digest: ImageDigest,
+    image_id: ImageId,
 }
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        self.inner.taking().remove(&self.digest);
+        self.inner.taking().remove(&self.image_id);
     }
 }
 
@@ -58,16 +60,17 @@ impl ImageFolder {
         Self(Arc::new(Inner { dir: dir.into(), kept_free_min, taking: Mutex::default() }))
     }
 
-    fn take(&self, digest: ImageDigest) -> Result<Taking, ImageStoreError> {
-        if !self.0.taking().insert(digest) {
-            return Err(ImageStoreError::Busy);
-        }
-        Ok(Taking { inner: self.0.clone(), digest })
+    fn take(&self, image_id: ImageId) -> Result<Arc<Taking>, ImageStoreError> {
+        match self.0.taking().entry(image_id) {
+            Entry::Occupied(_) => return Err(ImageStoreError::Busy),
+            Entry::Vacant(free) => free.insert(0),
+        };
+        Ok(Arc::new(Taking { inner: self.0.clone(), image_id }))
     }
 }
 
 impl Inner {
-    fn taking(&self) -> MutexGuard<'_, BTreeSet<ImageDigest>> {
+    fn taking(&self) -> MutexGuard<'_, BTreeMap<ImageId, u64>> {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,21 +78,21 @@ impl Inner {
         self.dir.join(hex(digest))
     }
 
-    fn part(&self, digest: &ImageDigest) -> PathBuf {
-        self.dir.join(format!("{}.part", hex(digest)))
+    fn part(&self, image_id: ImageId) -> PathBuf {
+        self.dir.join(format!("{image_id}.part"))
     }
 
-    fn received(&self, digest: &ImageDigest) -> Result<Received, ImageStoreError> {
-        if let Some(bytes) = length(&self.whole(digest))? {
+    fn received(&self, upload: Upload) -> Result<Received, ImageStoreError> {
+        if let Some(bytes) = length(&self.whole(&upload.digest))? {
             return Ok(Received::Whole(bytes));
         }
-        Ok(Received::Part(length(&self.part(digest))?.unwrap_or(0)))
+        Ok(Received::Part(length(&self.part(upload.image_id))?.unwrap_or(0)))
     }
 
     /// The part, open at its end, and its digest so far.
-    fn open_part(&self, digest: &ImageDigest) -> Result<Part, ImageStoreError> {
+    fn open_part(&self, image_id: ImageId) -> Result<Part, ImageStoreError> {
         kit::fs::create_dir(&self.dir, 0o700).map_err(failed)?;
-        let path = self.part(digest);
+        let path = self.part(image_id);
         let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
         let (mut hash, mut got, mut buffer) = (Sha256::new(), 0, vec![0; READ_BYTES]);
         loop {
@@ -103,12 +106,20 @@ impl Inner {
         }
     }
 
-    fn room(&self, needed: u64) -> Result<(), ImageStoreError> {
+    /// Whether there is room for so much beside what is still to come of others; it is kept for this one from here on.
+    fn room(&self, image_id: ImageId, needed: u64) -> Result<(), ImageStoreError> {
+        let mut taking = self.taking();
+        let others: u64 =
+            taking.iter().filter(|(other, _)| **other != image_id).map(|(_, to_come)| to_come).sum();
         let disk = rustix::fs::statvfs(&self.dir).map_err(failed)?;
         let (free, all) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
-        let left = free.saturating_sub((all / KEPT_FREE_SHARE).max(self.kept_free_min));
+        let left =
+            free.saturating_sub((all / KEPT_FREE_SHARE).max(self.kept_free_min)).saturating_sub(others);
         match needed <= left {
-            true => Ok(()),
+            true => {
+                taking.insert(image_id, needed);
+                Ok(())
+            }
             false => Err(ImageStoreError::Full { needed: needed.div_ceil(1 << 20), left: left >> 20 }),
         }
     }
@@ -121,6 +132,10 @@ impl Inner {
             return Err(ImageStoreError::OtherDigest { found: hex(&found) });
         }
         part.file.sync_all()?;
+        // Another process may have written here too; then it is not what was hashed.
+        if part.file.metadata()?.len() != part.got {
+            return Err(ImageStoreError::Busy);
+        }
         std::fs::rename(&part.path, self.whole(digest))?;
         kit::fs::sync_dir(&self.dir).map_err(failed)?;
         Ok(Received::Whole(part.got))
@@ -171,28 +186,26 @@ async fn apart<T: Send + 'static>(
 }
 
 impl ImageStore for ImageFolder {
-    fn received(&self, digest: ImageDigest) -> Stored<'_, Received> {
+    fn received(&self, upload: Upload) -> Stored<'_, Received> {
         let inner = self.0.clone();
-        Box::pin(apart(move || inner.received(&digest)))
+        Box::pin(apart(move || inner.received(upload)))
     }
 
-    fn append(
-        &self,
-        digest: ImageDigest,
-        total_bytes: u64,
-        offset: u64,
-        mut bytes: ImageBytes,
-    ) -> Stored<'_, Received> {
+    fn append(&self, upload: Upload, offset: u64, mut bytes: ImageBytes) -> Stored<'_, Received> {
         Box::pin(async move {
-            let _taking = self.take(digest)?;
-            let inner = self.0.clone();
-            let opened = apart(move || match inner.received(&digest)? {
-                Received::Whole(_) => Ok(None),
-                Received::Part(at) if at != offset => Err(ImageStoreError::Offset { at, given: offset }),
-                Received::Part(at) => {
-                    let part = inner.open_part(&digest)?;
-                    inner.room(total_bytes.saturating_sub(at))?;
-                    Ok(Some(part))
+            let Upload { image_id, digest, total_bytes } = upload;
+            let taking = self.take(image_id)?;
+            let (inner, held) = (self.0.clone(), taking.clone());
+            let opened = apart(move || {
+                let _held = held;
+                match inner.received(upload)? {
+                    Received::Whole(_) => Ok(None),
+                    Received::Part(at) if at != offset => Err(ImageStoreError::Offset { at, given: offset }),
+                    Received::Part(at) => {
+                        let part = inner.open_part(image_id)?;
+                        inner.room(image_id, total_bytes.saturating_sub(at))?;
+                        Ok(Some(part))
+                    }
                 }
             });
             let Some(mut part) = opened.await? else { return Ok(Received::Whole(total_bytes)) };
@@ -202,13 +215,22 @@ impl ImageStore for ImageFolder {
                     kit::fs::remove_if_present(&part.path).map_err(failed)?;
                     return Err(ImageStoreError::TooLong { announced: total_bytes });
                 }
-                part = apart(move || part.write(&came)).await?;
+                let held = taking.clone();
+                part = apart(move || {
+                    let _held = held;
+                    part.write(&came)
+                })
+                .await?;
             }
             if part.got < total_bytes {
                 return Ok(Received::Part(part.got));
             }
             let inner = self.0.clone();
-            apart(move || inner.settle(&digest, part)).await
+            apart(move || {
+                let _held = taking;
+                inner.settle(&digest, part)
+            })
+            .await
         })
     }
 
@@ -234,20 +256,6 @@ impl ImageStore for ImageFolder {
                 Ok((!read.is_empty()).then_some((read, (file, next))))
             });
             Ok(Some(ReadImage { total_bytes, bytes: bytes.boxed() }))
-        })
-    }
-
-    fn remove(&self, digest: ImageDigest) -> Stored<'_, ()> {
-        Box::pin(async move {
-            let _taking = self.take(digest)?;
-            let inner = self.0.clone();
-            apart(move || {
-                for path in [inner.whole(&digest), inner.part(&digest)] {
-                    kit::fs::remove_if_present(&path).map_err(failed)?;
-                }
-                Ok(())
-            })
-            .await
         })
     }
 }

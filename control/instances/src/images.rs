@@ -11,7 +11,7 @@ use kernel::idempotency::Key;
 use kernel::module::{Content, ContentBytes};
 use kernel::page::Page;
 use kernel::ports::iam::Resource;
-use kernel::ports::images::{ImageStore, ImageStoreError, Received};
+use kernel::ports::images::{ImageStore, ImageStoreError, Received, Upload};
 use kernel::{ApiError, BoxFuture, Call, Fault};
 use model::{ErrorCode, ImageId, TenantId};
 use serde_json::{Value, json};
@@ -209,7 +209,8 @@ impl Bytes {
             return Err(ApiError::new(ErrorCode::InvalidState, message).into());
         };
         call.about(format!("image/{id}"));
-        let received = store.append(image.sha256.0, size_bytes, offset, bytes).await.map_err(refused)?;
+        let upload = Upload { image_id: id, digest: image.sha256.0, total_bytes: size_bytes };
+        let received = store.append(upload, offset, bytes).await.map_err(refused)?;
         let received_bytes = match received {
             Received::Part(bytes) => bytes,
             Received::Whole(bytes) => {

@@ -103,6 +103,8 @@ impl Instances {
         let Some(node_id) = held.node_id else {
             return Err(refused("the instance is on no host".to_owned()));
         };
+        // It may have become another since it was read.
+        check(&held.shape, &after.shape).map_err(|refused| Stop::Fault(refused.into()))?;
         let shape = &after.shape;
         let small = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
         let values: [&(dyn store::Param + Sync); 6] = [

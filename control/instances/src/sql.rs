@@ -103,7 +103,8 @@ pub const INSTANCE_INSERT: Sql = sql(
 );
 pub const INSTANCE_LOCK: Sql = sql(
     "instance_lock",
-    "SELECT i.tenant_id, i.pool_id, i.state, i.desired, i.revision, i.said_reason, i.said_message
+    "SELECT i.tenant_id, i.pool_id, i.state, i.desired, i.revision, i.said_reason, i.said_message,
+       i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model
      FROM instances i WHERE i.instance_id = $1 FOR NO KEY UPDATE",
 );
 /// Of an instance that is locked: only who has its lock gives it a place or takes it.

@@ -94,6 +94,8 @@ pub struct InstancesConfig {
     pub accel: InstancesAccel,
     /// None for a host that makes no bridge for its instances.
     pub nat_bridge: Option<String>,
+    /// Where instances' files are; none for a folder of the daemon's data. Short, and open to QEMU's own user.
+    pub dir: Option<PathBuf>,
     /// None for the system's.
     pub libvirt_uri: Option<String>,
     /// None for the host's own network.
@@ -146,6 +148,10 @@ pub const KEYS: &[(&str, &str)] = &[
         "A bridge that the daemon makes when instances are to be on it, and by which they reach the world as this host. \
          Empty for none. Default vmnat0.",
     ),
+    (
+        "instances.dir",
+        "Where instances' files are: a short path that other users may pass. Default libvirt, in the data folder.",
+    ),
     ("instances.libvirt_uri", "The libvirt that runs instances. Default qemu:///system."),
     (
         "instances.network_namespace",
@@ -193,6 +199,7 @@ struct LogTable {
 #[serde(default)]
 struct InstancesTable {
     accel: Option<String>,
+    dir: Option<PathBuf>,
     nat_bridge: Option<String>,
     libvirt_uri: Option<String>,
     network_namespace: Option<PathBuf>,
@@ -260,7 +267,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
 }
 
 fn instances(check: &Check<'_>, table: InstancesTable) -> Result<InstancesConfig, ConfigError> {
-    let InstancesTable { accel, nat_bridge, libvirt_uri, network_namespace } = table;
+    let InstancesTable { accel, dir, nat_bridge, libvirt_uri, network_namespace } = table;
     let accel = match accel.as_deref() {
         None | Some("auto") => InstancesAccel::Auto,
         Some("kvm") => InstancesAccel::Kvm,
@@ -275,10 +282,12 @@ fn instances(check: &Check<'_>, table: InstancesTable) -> Result<InstancesConfig
             return Err(check.value("instances.nat_bridge", problem));
         }
     };
-    if network_namespace.as_ref().is_some_and(|path| !path.is_absolute()) {
-        return Err(check.value("instances.network_namespace", "is an absolute path"));
+    for (key, path) in [("instances.network_namespace", &network_namespace), ("instances.dir", &dir)] {
+        if path.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return Err(check.value(key, "is an absolute path"));
+        }
     }
-    Ok(InstancesConfig { accel, nat_bridge, libvirt_uri, network_namespace })
+    Ok(InstancesConfig { accel, dir, nat_bridge, libvirt_uri, network_namespace })
 }
 
 /// The file `bcd join --server` writes: only what has no default, so that a later default reaches it.

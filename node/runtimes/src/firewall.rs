@@ -130,7 +130,8 @@ impl Firewall {
             return Ok(());
         }
         self.put(&ruleset).await?;
-        if loaded.as_ref().is_some_and(|loaded| loaded.down) {
+        // Also those that an earlier process of the daemon had set down.
+        if loaded.as_ref().is_none_or(|loaded| loaded.down) {
             self.kernel.set_links(ruleset.taps(), true).await?;
         }
         *loaded = Some(Loaded { ruleset, down: false });
@@ -141,8 +142,9 @@ impl Firewall {
     pub async fn check(&self) -> Result<Checked, FirewallError> {
         let mut loaded = self.loaded.lock().await;
         let Some(Loaded { ruleset, down }) = &mut *loaded else { return Ok(Checked::Nothing) };
-        let counted = self.kernel.count().await;
-        if !*down && counted.as_ref().is_ok_and(|found| *found == ruleset.counts()) {
+        // Who cannot count knows nothing, and cuts nobody off for that.
+        let found = self.kernel.count().await?;
+        if !*down && found == ruleset.counts() {
             return Ok(Checked::AsLoaded);
         }
         let since = self.clock.monotonic();
@@ -157,7 +159,7 @@ impl Firewall {
         *down = false;
         let after = self.clock.monotonic().saturating_sub(since);
         tracing::warn!(
-            found = ?counted.ok(), loaded = ?ruleset.counts(), down_after_ms = down_after.as_millis(),
+            ?found, loaded = ?ruleset.counts(), down_after_ms = down_after.as_millis(),
             restored_after_ms = after.as_millis(), "the rules of instances had been changed and were loaded again"
         );
         Ok(Checked::Restored { after })

@@ -237,9 +237,7 @@ impl Libvirt {
         let domain = name::domain(id);
         let state = found.map(|found| found.domain.state);
         match state {
-            Some(DomainState::Running) => {}
-            // A paused guest hears nothing.
-            Some(DomainState::Paused) => drop(self.virsh.ok(&["resume", &domain]).await?),
+            Some(DomainState::Running | DomainState::Paused) => {}
             None | Some(DomainState::Incomplete | DomainState::Stopped | DomainState::Crashed) => {
                 self.forget(id);
                 return Ok(Progress::Done);
@@ -253,13 +251,22 @@ impl Libvirt {
             return Ok(Progress::Done);
         }
         if asked.is_none_or(|asked| now.saturating_sub(asked.last) >= ASK_EVERY) {
-            if let Err(trouble) = self.virsh.ok(&["shutdown", &domain, "--mode", "acpi"]).await {
-                return if self.is_active(id).await? { Err(trouble) } else { Ok(Progress::Done) };
-            }
+            // Before it: a hypervisor that hangs has the guest powered off in time all the same.
             let first = asked.map_or(now, |asked| asked.first);
             self.locked().insert(id, Asked { first, last: now });
+            if let Err(trouble) = self.ask_to_stop(&domain, state).await {
+                return if self.is_active(id).await? { Err(trouble) } else { Ok(Progress::Done) };
+            }
         }
         Ok(Progress::Waiting { look_in: LOOK_IN.min(self.options.shutdown_within) })
+    }
+
+    async fn ask_to_stop(&self, domain: &str, state: Option<DomainState>) -> Result<(), Trouble> {
+        if state == Some(DomainState::Paused) {
+            // A paused guest hears nothing.
+            self.virsh.ok(&["resume", domain]).await?;
+        }
+        self.virsh.ok(&["shutdown", domain, "--mode", "acpi"]).await.map(drop)
     }
 
     async fn is_active(&self, id: InstanceId) -> Result<bool, Trouble> {

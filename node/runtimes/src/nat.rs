@@ -95,7 +95,7 @@ impl NatBridge {
             return Ok(());
         }
         let has = |cidr: &Cidr| found.as_ref().is_some_and(|addresses| addresses.contains(&cidr.address()));
-        if done.as_ref() == Some(gateways) && gateways.iter().all(has) {
+        if done.as_ref() == Some(gateways) && gateways.iter().all(has) && self.is_loaded(gateways).await? {
             return Ok(());
         }
         *done = None;
@@ -132,12 +132,33 @@ impl NatBridge {
         Ok(shown.success().then(|| addresses.filter_map(|address| address.local).collect()))
     }
 
+    /// Whether the rules are there, and the host passes things on: either may have been taken away by others.
+    async fn is_loaded(&self, gateways: &BTreeSet<Cidr>) -> Result<bool, NatError> {
+        self.let_pass(gateways)?;
+        let listed = self.run("look at the rules of", NFT, &["list", "table", "ip", TABLE]).await?;
+        let rules = String::from_utf8_lossy(&listed.stdout).matches("masquerade").count();
+        Ok(listed.success() && rules == gateways.len())
+    }
+
     async fn make(&self) -> Result<(), NatError> {
         let name = self.bridge.as_str();
         // One that is cut short here has no alias, and is in the way: it goes at once.
         self.ip(
             "make",
-            &["link", "add", "name", name, "type", "bridge", "stp_state", "0", "forward_delay", "0"],
+            &[
+                "link",
+                "add",
+                "name",
+                name,
+                "type",
+                "bridge",
+                "stp_state",
+                "0",
+                "forward_delay",
+                "0",
+                "no_linklocal_learn",
+                "1",
+            ],
         )
         .await?;
         let marked = self.ip("mark", &["link", "set", "dev", name, "alias", ALIAS]).await;

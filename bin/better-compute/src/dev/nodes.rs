@@ -138,20 +138,23 @@ pub async fn start(
             let token = join_token(client, HOST_POOL, 1).await?;
             bcd::sim::join_host(&config, &host_dir, &token, supervisor).await?;
         }
-        let instances = instances(args).await;
+        let instances = instances(args, dir).await?;
         bcd::sim::start_host(&config, &host_dir, instances.as_ref(), &mut fleet, supervisor).await?;
     }
     Ok(Started { simulated: usize::try_from(args.sim)?, host: args.host, _fleet: fleet })
 }
 
 /// How this machine runs instances; none where no libvirt answers.
-async fn instances(args: &DevArgs) -> Option<InstancesConfig> {
-    let usual = InstancesConfig::usual();
-    if let Some(uri) = &args.libvirt {
-        let (libvirt_uri, network_namespace) = (Some(uri.clone()), args.network_namespace.clone());
-        return Some(InstancesConfig { libvirt_uri, network_namespace, ..usual });
+async fn instances(args: &DevArgs, dir: &Path) -> anyhow::Result<Option<InstancesConfig>> {
+    if args.libvirt.is_none() && !bcd::hypervisor::answers().await {
+        return Ok(None);
     }
-    bcd::hypervisor::answers().await.then_some(usual)
+    Ok(Some(InstancesConfig {
+        dir: super::instances_dir(dir)?,
+        libvirt_uri: args.libvirt.clone(),
+        network_namespace: args.network_namespace.clone(),
+        ..InstancesConfig::usual()
+    }))
 }
 
 async fn join_token(client: &Client, pool: &str, uses: u32) -> anyhow::Result<pki::JoinToken> {

@@ -7,15 +7,14 @@ fn node(n: u128) -> NodeId {
 }
 
 #[test]
-fn a_third_connection_of_a_node_cuts_its_oldest_and_nobody_elses() {
+fn one_connection_too_many_cuts_its_nodes_oldest_and_nobody_elses() {
     let connections = Connections::default();
-    let kills: [CancellationToken; 4] = Default::default();
-    let neighbour = connections.enter(node(2), kills[3].clone());
-    let first = connections.enter(node(1), kills[0].clone());
-    let second = connections.enter(node(1), kills[1].clone());
-    assert!(!kills[0].is_cancelled());
-    let third = connections.enter(node(1), kills[2].clone());
-    assert_eq!(kills.each_ref().map(CancellationToken::is_cancelled), [true, false, false, false]);
-    drop((first, second, third, neighbour));
+    let neighbours = CancellationToken::new();
+    let neighbour = connections.enter(node(2), neighbours.clone());
+    let kills: Vec<CancellationToken> = (0..=EACH_MAX).map(|_| CancellationToken::new()).collect();
+    let entered: Vec<Entered> = kills.iter().map(|kill| connections.enter(node(1), kill.clone())).collect();
+    let cut: Vec<usize> = (0..=EACH_MAX).filter(|at| kills[*at].is_cancelled()).collect();
+    assert_eq!((cut, neighbours.is_cancelled()), (vec![0], false));
+    drop((entered, neighbour));
     assert!(connections.0.lock().unwrap().of_node.is_empty());
 }

@@ -4,6 +4,11 @@ fn digest(content: &[u8]) -> ImageDigest {
     Sha256::digest(content).into()
 }
 
+fn upload(number: u128, content: &[u8]) -> Upload {
+    let image_id = ImageId::from_uuid(uuid::Uuid::from_u128(number));
+    Upload { image_id, digest: digest(content), total_bytes: content.len() as u64 }
+}
+
 fn content() -> Vec<u8> {
     (0..700_000u32).map(|at| (at % 251) as u8).collect()
 }
@@ -44,39 +49,38 @@ impl Folder {
 #[tokio::test]
 async fn an_image_comes_in_pieces_and_is_read_from_anywhere() {
     let folder = folder();
-    let (content, digest) = (content(), digest(&content()));
-    let total = content.len() as u64;
-    assert_eq!(folder.images.received(digest).await.unwrap(), Received::Part(0));
+    let (content, upload) = (content(), upload(1, &content()));
+    let (digest, total) = (upload.digest, upload.total_bytes);
+    assert_eq!(folder.images.received(upload).await.unwrap(), Received::Part(0));
     assert!(folder.read(digest, 0).await.is_none());
-    let came = folder.images.append(digest, total, 0, bytes(&content[..300_000], true)).await;
+    let came = folder.images.append(upload, 0, bytes(&content[..300_000], true)).await;
     assert!(matches!(came, Err(ImageStoreError::BrokenOff(_))), "{came:?}");
-    assert_eq!(folder.images.received(digest).await.unwrap(), Received::Part(300_000), "what came stays");
-    let came = folder.images.append(digest, total, 0, bytes(&content, false)).await;
+    assert_eq!(folder.images.received(upload).await.unwrap(), Received::Part(300_000), "what came stays");
+    let came = folder.images.append(upload, 0, bytes(&content, false)).await;
     assert!(matches!(came, Err(ImageStoreError::Offset { at: 300_000, given: 0 })), "{came:?}");
-    let came = folder.images.append(digest, total, 300_000, bytes(&content[300_000..400_000], false)).await;
+    let came = folder.images.append(upload, 300_000, bytes(&content[300_000..400_000], false)).await;
     assert_eq!(came.unwrap(), Received::Part(400_000));
-    let came = folder.images.append(digest, total, 400_000, bytes(&content[400_000..], false)).await;
+    let came = folder.images.append(upload, 400_000, bytes(&content[400_000..], false)).await;
     assert_eq!(came.unwrap(), Received::Whole(total));
-    assert_eq!(folder.images.received(digest).await.unwrap(), Received::Whole(total));
+    assert_eq!(folder.images.received(upload).await.unwrap(), Received::Whole(total));
     for offset in [0, 1, 262_144, 699_999, 700_000, 900_000] {
         let from = usize::try_from(offset).unwrap().min(content.len());
         assert_eq!(folder.read(digest, offset).await, Some((total, content[from..].to_vec())), "{offset}");
     }
-    let again = folder.images.append(digest, total, 0, bytes(&content, false)).await;
+    let again = folder.images.append(upload, 0, bytes(&content, false)).await;
     assert_eq!(again.unwrap(), Received::Whole(total), "it is there already");
-    folder.images.remove(digest).await.unwrap();
-    folder.images.remove(digest).await.unwrap();
-    assert_eq!(folder.files(), 0);
+    assert_eq!(folder.files(), 1);
 }
 
 #[tokio::test]
 async fn bytes_of_another_image_do_not_stay() {
     let folder = folder();
     let content = content();
-    let total = content.len() as u64;
-    let came = folder.images.append(digest(b"another"), total, 0, bytes(&content, false)).await;
+    let another = Upload { digest: digest(b"another"), ..upload(1, &content) };
+    let came = folder.images.append(another, 0, bytes(&content, false)).await;
     assert!(matches!(came, Err(ImageStoreError::OtherDigest { .. })), "{came:?}");
-    let came = folder.images.append(digest(&content), total - 1, 0, bytes(&content, false)).await;
+    let shorter = Upload { total_bytes: content.len() as u64 - 1, ..upload(1, &content) };
+    let came = folder.images.append(shorter, 0, bytes(&content, false)).await;
     assert!(matches!(came, Err(ImageStoreError::TooLong { .. })), "{came:?}");
     assert_eq!(folder.files(), 0);
 }
@@ -84,21 +88,27 @@ async fn bytes_of_another_image_do_not_stay() {
 #[tokio::test]
 async fn one_sender_at_a_time() {
     let folder = folder();
-    let (content, digest) = (content(), digest(&content()));
-    let total = content.len() as u64;
+    let (content, upload) = (content(), upload(1, &content()));
+    let total = upload.total_bytes;
     let stalls: ImageBytes = futures::stream::pending().boxed();
-    let first = folder.images.append(digest, total, 0, stalls);
+    let first = folder.images.append(upload, 0, stalls);
     let second = async {
         // The first one has its place from its first poll on.
         tokio::task::yield_now().await;
-        folder.images.append(digest, total, 0, bytes(&content, false)).await
+        folder.images.append(upload, 0, bytes(&content, false)).await
     };
     tokio::select! {
         biased;
         _ = first => panic!("it stalls"),
         came = second => assert!(matches!(came, Err(ImageStoreError::Busy)), "{came:?}"),
     }
-    let came = folder.images.append(digest, total, 0, bytes(&content, false)).await;
+    // What it had begun with the file comes to its end first.
+    let came = loop {
+        match folder.images.append(upload, 0, bytes(&content, false)).await {
+            Err(ImageStoreError::Busy) => tokio::task::yield_now().await,
+            came => break came,
+        }
+    };
     assert_eq!(came.unwrap(), Received::Whole(total), "the place of one that is gone is free");
 }
 
@@ -107,6 +117,27 @@ async fn what_has_no_room_is_not_begun() {
     let dir = tempfile::tempdir().unwrap();
     let images = ImageFolder::keeping_free(dir.path().join("images"), u64::MAX);
     let content = content();
-    let came = images.append(digest(&content), content.len() as u64, 0, bytes(&content, false)).await;
+    let came = images.append(upload(1, &content), 0, bytes(&content, false)).await;
     assert!(matches!(came, Err(ImageStoreError::Full { .. })), "{came:?}");
+}
+
+#[tokio::test]
+async fn who_sends_the_same_image_is_in_nobodys_way() {
+    let folder = folder();
+    let content = content();
+    let (one, two) = (upload(1, &content), upload(2, &content));
+    let came = folder.images.append(one, 0, bytes(&content[..300_000], false)).await;
+    assert_eq!(came.unwrap(), Received::Part(300_000));
+    // Another announces the same, sends something else, and loses that alone.
+    let lie = Upload { total_bytes: 1, ..two };
+    let came = folder.images.append(lie, 0, bytes(b"x", false)).await;
+    assert!(matches!(came, Err(ImageStoreError::OtherDigest { .. })), "{came:?}");
+    let stalls = folder.images.append(two, 0, futures::stream::pending().boxed());
+    let goes_on = folder.images.append(one, 300_000, bytes(&content[300_000..], false));
+    tokio::select! {
+        biased;
+        _ = stalls => panic!("it stalls"),
+        came = goes_on => assert_eq!(came.unwrap(), Received::Whole(one.total_bytes)),
+    }
+    assert_eq!(folder.images.received(two).await.unwrap(), Received::Whole(two.total_bytes));
 }

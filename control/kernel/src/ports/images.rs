@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use model::ImageId;
 
 use crate::BoxFuture;
 
@@ -37,6 +38,15 @@ impl From<std::io::Error> for ImageStoreError {
     }
 }
 
+/// What is sent for one image of the catalogue. Two images of one digest are sent apart, so that nobody who knows a digest is in
+/// another's way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Upload {
+    pub image_id: ImageId,
+    pub digest: ImageDigest,
+    pub total_bytes: u64,
+}
+
 /// How much of an image is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
@@ -55,20 +65,11 @@ pub struct ReadImage {
 pub type Stored<'a, T> = BoxFuture<'a, Result<T, ImageStoreError>>;
 
 pub trait ImageStore: Send + Sync + 'static {
-    fn received(&self, digest: ImageDigest) -> Stored<'_, Received>;
+    fn received(&self, upload: Upload) -> Stored<'_, Received>;
 
     /// Takes bytes from `offset` on, which is where the image goes on. What has come stays when they break off.
-    fn append(
-        &self,
-        digest: ImageDigest,
-        total_bytes: u64,
-        offset: u64,
-        bytes: ImageBytes,
-    ) -> Stored<'_, Received>;
+    fn append(&self, upload: Upload, offset: u64, bytes: ImageBytes) -> Stored<'_, Received>;
 
     /// None when it is not there as a whole.
     fn read(&self, digest: ImageDigest, offset: u64) -> Stored<'_, Option<ReadImage>>;
-
-    /// What is not there is removed.
-    fn remove(&self, digest: ImageDigest) -> Stored<'_, ()>;
 }

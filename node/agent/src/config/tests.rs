@@ -29,7 +29,7 @@ fn every_key_can_be_set() {
     let text = format!(
         "data_dir = \"/data\"\nsocket_path = \"/run/x.sock\"\nsite = \"fsn1\"\n{}server_name = \"gw\"\n\
          [journal]\nmax_bytes = 40000000\nmax_events = 500\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
-         [instances]\naccel = \"tcg\"\nnat_bridge = \"\"\nlibvirt_uri = \"qemu:///x\"\n\
+         [instances]\naccel = \"tcg\"\nnat_bridge = \"\"\nlibvirt_uri = \"qemu:///x\"\ndir = \"/vm\"\n\
          network_namespace = \"/run/netns/x\"\n",
         minimal()
     );
@@ -39,6 +39,7 @@ fn every_key_can_be_set() {
     assert_eq!((config.log_format, config.log_level), (LogFormat::Json, LogLevel::Debug));
     let instances = InstancesConfig {
         accel: InstancesAccel::Tcg,
+        dir: Some("/vm".into()),
         nat_bridge: None,
         libvirt_uri: Some("qemu:///x".to_owned()),
         network_namespace: Some("/run/netns/x".into()),

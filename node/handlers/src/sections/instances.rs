@@ -16,7 +16,7 @@ pub mod hosted;
 pub mod plan;
 pub mod port;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -124,16 +124,20 @@ impl Instances {
         // What is to go is guarded until it is gone.
         let there = wanted.entries.iter().filter(|(id, entry)| !is_to_go(entry) || before.contains_key(*id));
         let guarded: Vec<&InstanceSpec> = there.map(|(_, entry)| entry).collect();
+        let mut must_stop = BTreeSet::new();
         let unguarded = match hypervisor.guard(&guarded).await {
             Ok(unguarded) => unguarded,
             Err(trouble) => {
                 tracing::warn!(reason = trouble.reason, err = trouble.message, "instances are not guarded");
                 pass.facts.push(unguarded_fact(&trouble));
+                // Nobody guards them, so they must not run.
                 let closed = wanted.entries.iter().filter(|(_, entry)| is_closed(entry));
+                must_stop.extend(closed.clone().map(|(id, _)| *id));
                 closed.map(|(id, _)| (*id, trouble.clone())).collect()
             }
         };
-        // Those that are to run, and must not.
+        must_stop.extend(unguarded.iter().filter(|(_, trouble)| !trouble.retryable).map(|(id, _)| *id));
+        // Those that are to run, and cannot.
         let unguarded: Unguarded = unguarded
             .into_iter()
             .filter(|(id, _)| {
@@ -148,9 +152,11 @@ impl Instances {
                 continue;
             }
             let held = before.get(id).copied();
+            let runs = matches!(held, Some(Power::Running | Power::Paused));
             let steps = match unguarded.contains_key(id) {
-                true => stop(held),
-                false => plan(entry.desired(), entry.boot, held, self.boots.of(*id)),
+                true if must_stop.contains(id) => stop(held),
+                true if !runs => Vec::new(),
+                true | false => plan(entry.desired(), entry.boot, held, self.boots.of(*id)),
             };
             plans.push((*id, entry, steps));
         }

@@ -95,6 +95,9 @@ fn set<T: ToString>(elements: impl IntoIterator<Item = T>) -> Option<String> {
 /// (RFC 4861, 4.4).
 const ADVERTISED: &str = "icmpv6 type nd-neighbor-advert @th,64,128";
 
+/// The target of a neighbour solicitation, in the same place (RFC 4861, 4.3).
+const SOLICITED: &str = "icmpv6 type nd-neighbor-solicit @th,64,128";
+
 fn targets(addresses: &[Ipv6Addr]) -> Option<String> {
     set(addresses.iter().map(|address| format!("0x{:032x}", address.to_bits())))
 }
@@ -220,21 +223,22 @@ fn instances(guards: &[Guard], host: &HostAddresses, bound: &BTreeSet<IpAddr>) -
     for guard in guards {
         table.chain(&format!("from_{}", guard.tap), "", &from_tap(guard, host));
     }
-    let reached: Vec<&Guard> = guards.iter().filter(|guard| is_closed(guard)).collect();
-    for guard in &reached {
+    for guard in guards {
         table.chain(&format!("forward_{}", guard.tap), "", &forwarded_to(guard, host));
         table.chain(&format!("host_{}", guard.tap), "", &from_host_to(guard, host));
     }
-    let names = || reached.iter().map(|guard| guard.tap.as_str());
+    let names = || guards.iter().map(|guard| guard.tap.as_str());
     let mut entering = vec![format!("iifname \"{TAP_PREFIX}*\" jump of_instances")];
     entering.extend(by_tap("iifname", "from", guards.iter().map(|guard| guard.tap.as_str())));
     entering.extend(claims("", &v4(bound.iter().copied()), &v6(bound.iter().copied())));
+    // A card that asks by DHCP has nothing else to be judged by. One that is in no entry is let in by nothing.
+    let by_dhcp = guards.iter().filter(|guard| own_addresses(guard).is_empty());
+    entering.extend(set(by_dhcp.map(quoted)).map(|taps| format!("iifname {taps} accept")));
+    entering.push(format!("iifname \"{TAP_PREFIX}*\" drop"));
     table.chain("prerouting", &hook("prerouting"), &entering);
     let isolated = guards.iter().filter(|guard| guard.policy == NetworkPolicy::Isolated);
     let mut forward = Vec::new();
-    forward.extend(
-        set(isolated.map(|guard| format!("\"{}\"", guard.tap))).map(|taps| format!("iifname {taps} drop")),
-    );
+    forward.extend(set(isolated.map(quoted)).map(|taps| format!("iifname {taps} drop")));
     forward.extend(by_tap("oifname", "forward", names()));
     table.chain("forward", &hook("forward"), &forward);
     let output: Vec<String> = by_tap("oifname", "host", names()).into_iter().collect();
@@ -242,9 +246,21 @@ fn instances(guards: &[Guard], host: &HostAddresses, bound: &BTreeSet<IpAddr>) -
     table
 }
 
+fn quoted(guard: &Guard) -> String {
+    format!("\"{}\"", guard.tap)
+}
+
+/// What is no Ethernet of today's, or has a tag in which nobody looks.
+const ODD: &str = "ether type != { arp, ip, ip6 } drop";
+
 /// Whether not everybody may reach it.
 fn is_closed(guard: &Guard) -> bool {
     guard.policy != NetworkPolicy::Egress || guard.ssh_from_host_only
+}
+
+/// A bridge that has learned wrongly of whom a frame is hands over nothing: a card gets what is for it, or for a group.
+fn of_others(guard: &Guard) -> String {
+    format!("ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {} drop", guard.mac)
 }
 
 /// Who says that an address is its own, and may not. `of` says of whom.
@@ -264,6 +280,7 @@ fn claims(of: &str, four: &[Ipv4Addr], six: &[Ipv6Addr]) -> Vec<String> {
 /// What no instance may send, guarded or not: answers of a DHCP server or a router, and anything as the host.
 fn of_every_instance(host: &HostAddresses) -> Vec<String> {
     let mut rules = vec![
+        ODD.to_owned(),
         "udp sport { 67, 547 } drop".to_owned(),
         "icmpv6 type { nd-router-advert, nd-redirect } drop".to_owned(),
         "icmp type redirect drop".to_owned(),
@@ -282,13 +299,17 @@ fn from_tap(guard: &Guard, host: &HostAddresses) -> Vec<String> {
         return rules;
     }
     let (four, six) = (v4(own.iter().copied()), v6(own.iter().copied()));
-    let any4 = [Ipv4Addr::UNSPECIFIED].into_iter();
-    let four = set(four.into_iter().chain(any4)).expect("it has one");
+    let own4 = set(&four);
+    let four = set(four.iter().copied().chain([Ipv4Addr::UNSPECIFIED])).expect("it has one");
     let targets = targets(&six).expect("it has its link-local one");
     let six = set(six.into_iter().chain([Ipv6Addr::UNSPECIFIED])).expect("it has one");
-    rules.push(format!(
-        "ether type arp arp htype 1 arp ptype 0x0800 arp hlen 6 arp plen 4 arp saddr ether {mac} arp saddr ip {four} accept"
-    ));
+    let arp =
+        format!("ether type arp arp htype 1 arp ptype 0x0800 arp hlen 6 arp plen 4 arp saddr ether {mac}");
+    if let Some(own4) = own4 {
+        rules.push(format!("{arp} arp saddr ip {own4} accept"));
+        // Whether somebody else has its address (RFC 5227): of others' it asks in its own name.
+        rules.push(format!("{arp} arp saddr ip 0.0.0.0 arp daddr ip {own4} accept"));
+    }
     rules.push("ether type arp drop".to_owned());
     rules.push(format!("ether type ip ip saddr != {four} drop"));
     let (to4, to6) = destinations(guard, host);
@@ -298,6 +319,8 @@ fn from_tap(guard: &Guard, host: &HostAddresses) -> Vec<String> {
     rules.push("ether type ip accept".to_owned());
     rules.push(format!("ether type ip6 ip6 saddr != {six} drop"));
     rules.push(format!("{ADVERTISED} != {targets} drop"));
+    // The same question of IPv6 (RFC 4862, 5.4.3): asked of others' addresses it takes these from them.
+    rules.push(format!("ip6 saddr :: {SOLICITED} != {targets} drop"));
     rules.extend(to6.map(|to| {
         to.map_or("ether type ip6 drop".into(), |to| format!("ether type ip6 ip6 daddr != {to} drop"))
     }));
@@ -334,10 +357,11 @@ fn not_link_local(addresses: &[IpAddr]) -> Vec<IpAddr> {
 
 /// From other ports of its bridge.
 fn forwarded_to(guard: &Guard, host: &HostAddresses) -> Vec<String> {
-    let mut rules = Vec::new();
     if guard.policy == NetworkPolicy::Isolated {
         return vec!["drop".to_owned()];
     }
+    let mut rules = vec![of_others(guard)];
+    rules.extend(is_closed(guard).then(|| ODD.to_owned()));
     if guard.ssh_from_host_only {
         rules.push("tcp dport 22 drop".to_owned());
     }
@@ -347,7 +371,8 @@ fn forwarded_to(guard: &Guard, host: &HostAddresses) -> Vec<String> {
 
 /// From the host, which may be a router for others.
 fn from_host_to(guard: &Guard, host: &HostAddresses) -> Vec<String> {
-    let mut rules = Vec::new();
+    let mut rules = vec![of_others(guard)];
+    rules.extend(is_closed(guard).then(|| ODD.to_owned()));
     if guard.ssh_from_host_only {
         let four = set(host.v4()).map_or(String::new(), |host| format!("ip saddr != {host} "));
         let six = set(host.v6()).map_or(String::new(), |host| format!("ip6 saddr != {host} "));

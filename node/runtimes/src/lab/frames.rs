@@ -94,6 +94,14 @@ impl Frame {
         Self::ip6(from, to, 58, source, Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 0x12), &message)
     }
 
+    /// Whether anybody has this address, asked by who has none yet.
+    pub fn solicitation(from: Mac, to: Mac, of: Ipv6Addr) -> Self {
+        let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+        message.extend(of.octets());
+        let everybody = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0);
+        Self::ip6(from, to, 58, Ipv6Addr::UNSPECIFIED, everybody, &message)
+    }
+
     fn ip6(from: Mac, to: Mac, protocol: u8, source: Ipv6Addr, target: Ipv6Addr, payload: &[u8]) -> Self {
         let mut header = vec![0x60, 0, 0, 0];
         header.extend(u16::try_from(payload.len()).expect("a short packet").to_be_bytes());

@@ -47,15 +47,19 @@ fn ask(console: &Path, script: &str) -> anyhow::Result<String> {
             continue;
         };
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.write_all(format!("\n{script}; echo done-\"$((40 + 2))\"\n").as_bytes())?;
+        // A shell that is not there yet hears the end of it.
+        let line = format!("\necho begin-\"$((40 + 1))\"; {script}; echo done-\"$((40 + 2))\"\n");
+        stream.write_all(line.as_bytes())?;
         let mut buffer = [0; 4096];
         while let Ok(length) = stream.read(&mut buffer) {
             if length == 0 {
                 break;
             }
             said.push_str(&String::from_utf8_lossy(&buffer[..length]));
-            if said.contains("done-42") {
-                return Ok(said);
+            if let Some((_, heard)) = said.rsplit_once("begin-41")
+                && heard.contains("done-42")
+            {
+                return Ok(heard.to_owned());
             }
         }
     }

@@ -17,7 +17,8 @@ const AT_ONCE: usize = 2;
 /// More than the scenario has by itself, since a mutant that shows seldom needs them.
 const ROUNDS: &str = "16";
 /// Tried one after the other until it is caught.
-const SEEDS: [&str; 4] = ["11", "12", "13", "14"];
+const SEEDS: [&str; 16] =
+    ["11", "12", "13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25", "26"];
 
 /// The mutant of the environment, if any. At the start of every scenario.
 pub fn choose() {

@@ -55,6 +55,16 @@ impl Hosted {
             .flat_map(|entry| entry.nics.iter().map(move |card| (*entry, card)))
             .filter(|(_, card)| card.bridge == name)
             .collect();
+        // What no entry names has its bridge still.
+        let names = |id: InstanceId| entries.iter().any(|entry| entry.instance_id == id.to_string());
+        let is_unlisted = |held: &Domain| held.instance.is_some_and(|id| !names(id));
+        let unlisted = match cards.is_empty() {
+            true => self.runtime.list().await.map_or(true, |domains| domains.iter().any(is_unlisted)),
+            false => false,
+        };
+        if unlisted {
+            return Unguarded::new();
+        }
         let gateways =
             cards.iter().flat_map(|(_, card)| nic(card).map(|nic| own_gateways(&nic)).unwrap_or_default());
         match nat.ensure(&gateways.collect()).await {

@@ -59,7 +59,8 @@ pub enum Stopping {
     Waits,
 }
 
-/// Instances that must not run, since nothing can see to what their entries say of their networks.
+/// Instances whose networks cannot be as their entries say. One whose trouble is retryable is not started, and goes on if it runs;
+/// one whose trouble lasts must not run.
 pub type Unguarded = BTreeMap<InstanceId, Trouble>;
 
 /// Why a call came to nothing.
