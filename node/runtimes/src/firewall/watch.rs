@@ -136,10 +136,14 @@ mod tests {
         fn nothing_that_is_read_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             tells_of_ours(&bytes);
         }
+    }
 
-        #[test]
-        fn no_end_of_a_message_panics(cut in 0usize..44) {
-            tells_of_ours(&message(8, 1, "bcd_instances")[..cut.min(36)]);
+    #[test]
+    fn a_message_that_is_cut_short_is_taken_for_one_of_ours() {
+        let whole = message(8, 1, "kube-proxy");
+        for end in 1..whole.len() {
+            assert!(tells_of_ours(&whole[..end]), "cut at {end}");
         }
+        assert!(!tells_of_ours(&whole));
     }
 }
