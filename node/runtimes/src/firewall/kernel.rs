@@ -31,11 +31,19 @@ struct Listing {
     nftables: Vec<Object>,
 }
 
-/// One of many kinds of objects; only rules are counted.
+/// One of many kinds of objects.
 #[derive(Deserialize)]
 struct Object {
     #[serde(default)]
+    table: Option<Table>,
+    #[serde(default)]
     rule: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Table {
+    family: String,
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -86,16 +94,24 @@ impl Nft {
         self.run(doing, program, &[words, &[path]].concat()).await
     }
 
-    async fn rules_of(&self, family: &str, name: &str) -> Result<usize, FirewallError> {
+    async fn list(&self, words: &[&str]) -> Result<Vec<Object>, FirewallError> {
         let doing = "count the rules of instances";
-        let listed = self.run(doing, NFT, &["-j", "list", "table", family, name]).await?;
+        let listed = self.run(doing, NFT, &[&["-j", "list"], words].concat()).await?;
         if !listed.success() {
-            // What nft says of a table that is not there it says in words; who may not look at all may not load either.
+            return Err(FirewallError::Refused { doing, said: said(&listed.stderr) });
+        }
+        let listing: Result<Listing, _> = serde_json::from_slice(&listed.stdout);
+        listing.map(|listing| listing.nftables).map_err(|_| FirewallError::Unreadable { doing })
+    }
+
+    /// None of a table that is not among those that are there.
+    async fn rules_of(&self, there: &[Object], family: &str, name: &str) -> Result<usize, FirewallError> {
+        let is_it = |table: &Table| table.family == family && table.name == name;
+        if !there.iter().filter_map(|object| object.table.as_ref()).any(is_it) {
             return Ok(0);
         }
-        let listing: Listing =
-            serde_json::from_slice(&listed.stdout).map_err(|_| FirewallError::Unreadable { doing })?;
-        Ok(listing.nftables.iter().filter(|object| object.rule.is_some()).count())
+        let objects = self.list(&["table", family, name]).await?;
+        Ok(objects.iter().filter(|object| object.rule.is_some()).count())
     }
 }
 
@@ -113,7 +129,9 @@ impl Kernel for Nft {
 
     fn count(&self) -> BoxFuture<'_, Result<[usize; 3], FirewallError>> {
         Box::pin(async move {
-            let [a, b, c] = TABLES.map(|(family, name)| self.rules_of(family, name));
+            // What nft says of a table that is not there it says in words, and fails for other reasons too.
+            let there = &self.list(&["tables"]).await?;
+            let [a, b, c] = TABLES.map(|(family, name)| self.rules_of(there, family, name));
             let (a, b, c) = futures::try_join!(a, b, c)?;
             Ok([a, b, c])
         })
