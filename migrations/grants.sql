@@ -26,6 +26,9 @@ GRANT SELECT (node_id, judged_at, generation, epoch, body, signature), INSERT (n
 -- A request is left here and answered elsewhere; other gateways' requests are not read.
 GRANT SELECT (inbox_id, reply, refusal, answered_at),
   INSERT (inbox_id, kind, gateway_id, request, source_ip, peer_serial) ON join_inbox TO bc_gateway;
+-- A ticket is used up here, and a tunnel closed; whose it is and how long it may last is read or not even that.
+GRANT SELECT (tunnel_id, node_id, open_until, revoked_at, gateway_id, gateway_epoch, taken_at, closed_at),
+  UPDATE (gateway_id, gateway_epoch, taken_at, closed_at, close_reason, to_node_bytes, to_client_bytes) ON tunnels TO bc_gateway;
 -- To wake workers: it adds a wake-up, and neither reads nor takes back any.
 GRANT INSERT (queue, part, keys) ON work_wake_batches TO bc_gateway;
 

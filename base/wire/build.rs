@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "bettercompute/agent/v1/agent.proto",
             "bettercompute/agent/v1/command.proto",
             "bettercompute/agent/v1/spec.proto",
+            "bettercompute/agent/v1/tunnel.proto",
         ],
         ["../../proto"],
     )?;

@@ -41,6 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capacity", &["model", "kit", "store", "kernel", "api", "policy", "placer", "wire", "pki"]),
     ("fleet", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki"]),
     ("instances", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki", "capacity", "fleet"]),
+    ("access", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki"]),
     ("ledger", &["model", "kit", "store", "kernel", "api", "policy"]),
     ("gateway", &["model", "kit", "kernel", "wire", "pki"]),
     ("server", &["model", "kit", "store", "kernel", "api"]),

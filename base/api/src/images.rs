@@ -92,6 +92,55 @@ impl JsonSchema for Digest {
     }
 }
 
+/// A user of a guest: 1 to 32 of a-z, 0-9, '_' and '-', the first a letter or '_', as useradd(8) has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginUser(String);
+
+impl LoginUser {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for LoginUser {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rest = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+        let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        match first && text.len() <= 32 && text.bytes().all(rest) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(format!("{:?} is no user's name: 1 to 32 of a-z, 0-9, '_' and '-'", shown(text))),
+        }
+    }
+}
+
+impl Serialize for LoginUser {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for LoginUser {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for LoginUser {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "LoginUser".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "minLength": 1, "maxLength": 32, "pattern": "^[a-z_][a-z0-9_-]{0,31}$" })
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
@@ -111,6 +160,9 @@ pub struct Image {
     pub shared: bool,
     /// Whoever made it stands by what is in it: what policies may ask for.
     pub verified: bool,
+    /// Whom it lets SSH keys log in as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_user: Option<String>,
     pub created_at: Time,
     pub age_seconds: u64,
 }
@@ -134,6 +186,9 @@ pub struct CreateImage {
     /// Stands by what is in it, for policies that ask for that.
     #[serde(default, skip_serializing_if = "is_false")]
     pub verified: bool,
+    /// Whom it lets SSH keys log in as, like `debian`: what `better-compute ssh` takes when it is not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_user: Option<LoginUser>,
     /// Makes a repeated call find what the first one made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<IdempotencyKey>,
@@ -157,6 +212,9 @@ pub struct ImportImage {
     /// Stands by what is in it, for policies that ask for that.
     #[serde(default, skip_serializing_if = "is_false")]
     pub verified: bool,
+    /// Whom it lets SSH keys log in as, like `debian`: what `better-compute ssh` takes when it is not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_user: Option<LoginUser>,
     /// Makes a repeated call find what the first one made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<IdempotencyKey>,
@@ -236,6 +294,7 @@ mod tests {
             format: Word(ImageFormat::Qcow2),
             shared: false,
             verified: false,
+            login_user: None,
             idempotency_key: None,
         };
         assert!(check_create(&of("https://cloud.example.com/debian.qcow2")).is_ok());

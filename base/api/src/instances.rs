@@ -57,6 +57,9 @@ pub struct Instance {
     /// In its pool's network.
     pub addresses: Vec<String>,
     pub network_policy: Word<NetworkPolicy>,
+    /// Whom its image lets its SSH keys log in as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_user: Option<String>,
     /// Why it is not placed yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_reason: Option<String>,

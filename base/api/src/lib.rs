@@ -40,6 +40,7 @@ pub mod sites;
 pub mod system;
 pub mod tenants;
 pub mod tokens;
+pub mod tunnels;
 pub mod users;
 pub mod work;
 

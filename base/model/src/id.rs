@@ -124,6 +124,8 @@ ids! {
     AllocationId, "allocation", "alloc_";
     /// A virtual machine of a tenant.
     InstanceId, "instance", "inst_";
+    /// One way into an instance or a node, for one connection.
+    TunnelId, "tunnel", "tun_";
     QuotaId, "quota", "quota_";
     FlavorId, "flavor", "flv_";
     ImageId, "image", "img_";

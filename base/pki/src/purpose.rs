@@ -46,10 +46,8 @@ purposes! {
     SecretRequest = "secret-request",
     /// A node asking for a workload identity token, signed by the node's key.
     WorkloadTokenRequest = "workload-token-request",
-    /// Permission to open one tunnel, signed by the ticket key.
+    /// Permission to open one tunnel, signed by a worker key.
     ExecTicket = "exec-ticket",
-    /// The node's end of a tunnel, signed by the node's key.
-    TunnelKey = "tunnel-key",
     /// A node's proof to a gateway where TLS client certificates cannot reach it, signed by the node's key.
     SessionProof = "session-proof",
     /// A gateway's proof to a node in the same place, signed by the gateway's serving key.

@@ -1,6 +1,9 @@
 //! TLS between nodes and gateways: TLS 1.3 only, P-256 certificates of our own CAs, never the system's roots, and never
 //! a resumed session, because resumption skips the certificate check and would let a revoked node back in.
 //!
+//! The two ends of a tunnel speak TLS too, by themselves, through a gateway that can neither read nor change what they say:
+//! each knows the other's key beforehand, and no certificate is asked for (RFC 7250).
+//!
 //! The clock is an argument like everywhere. The handshake's own randomness is the provider's (ring): rustls offers no
 //! other way, and nothing outside the handshake depends on it.
 
@@ -16,13 +19,17 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTi
 use crate::key::SigningKey;
 
 mod client;
+mod ends;
 mod server;
 
 pub use client::{ClientOptions, client_config};
+pub use ends::{end_client, end_server};
 pub use server::{peer_identity, server_config};
 
 /// What gRPC speaks.
 pub const ALPN_H2: &[u8] = b"h2";
+/// What ends of tunnels speak to a gateway.
+pub const ALPN_TUNNEL: &[u8] = b"bct/1";
 /// A leaf, and room for an authority above it and one being rotated in.
 pub const CHAIN_CERTIFICATES_MAX: usize = 4;
 

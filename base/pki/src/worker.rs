@@ -14,7 +14,7 @@ pub const INTENT_SIGNATURE_BYTES_MAX: usize = WORKER_CERTIFICATE_BYTES_MAX + 1 +
 
 /// What a worker key may sign.
 pub const SIGNED_BY_WORKERS: &[Purpose] =
-    &[Purpose::Command, Purpose::DesiredState, Purpose::DeploymentEpoch];
+    &[Purpose::Command, Purpose::DesiredState, Purpose::DeploymentEpoch, Purpose::ExecTicket];
 
 const VERSION: u8 = 1;
 

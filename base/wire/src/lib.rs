@@ -11,6 +11,7 @@ pub mod map;
 pub mod paths;
 pub mod proto;
 pub mod spec;
+pub mod tunnel;
 pub mod versions;
 
 use prost::Message;

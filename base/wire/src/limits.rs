@@ -24,6 +24,12 @@ pub const CONDITIONS_MAX: usize = 512;
 pub const HELLO_COMMANDS_MAX: usize = 1024;
 /// The data of one chunk of an image: enough that its frame costs nothing beside it.
 pub const IMAGE_CHUNK_BYTES_MAX: usize = 256 * 1024;
+/// An exec ticket: ids, a digest and times.
+pub const TICKET_BYTES_MAX: usize = 2 * 1024;
+/// A ticket with a worker's signature and certificate.
+pub const SIGNED_TICKET_BYTES_MAX: usize = TICKET_BYTES_MAX + 4 * 1024;
+/// The first message of an end of a tunnel, and what answers it.
+pub const TUNNEL_MESSAGE_BYTES_MAX: usize = SIGNED_TICKET_BYTES_MAX + 256;
 /// Any name or short text a node reports.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// One instance of a spec: with keys and addresses at their most.

@@ -54,9 +54,6 @@ fn merge_access(into: &mut AccessSection, from: AccessSection) {
     into.ssh_ca_keys.extend(from.ssh_ca_keys);
     into.accounts.extend(from.accounts);
     into.revoked_serials.extend(from.revoked_serials);
-    if into.ticket_jwks.is_empty() {
-        into.ticket_jwks = from.ticket_jwks;
-    }
 }
 
 fn order_devices(devices: &mut DevicesSection) {

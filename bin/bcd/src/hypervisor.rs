@@ -72,8 +72,9 @@ pub async fn of_host(
         nat_bridge.map(|bridge| NatBridge::new(bridge, commands.clone(), dir.clone(), namespace.clone()));
     let kernel = Arc::new(Nft::new(commands, dir));
     let firewall = Arc::new(Firewall::new(kernel, clock));
-    watch(firewall.clone(), namespace, &supervisor);
-    Ok(Some(Arc::new(Hosted::new(Arc::new(runtime), images, firewall, nat, Box::new(memory)))))
+    watch(firewall.clone(), namespace.clone(), &supervisor);
+    let runtime = Arc::new(runtime);
+    Ok(Some(Arc::new(Hosted::new(runtime, images, firewall, nat, Box::new(memory), namespace))))
 }
 
 /// Whether the system's libvirt does.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use agent::identity::FileIdentity;
 use agent::journal::{JournalStore, Limits, RedbJournal};
-use agent::link::Link;
+use agent::link::{Link, TunnelLink};
 use agent::run::{Agent, AgentParts};
 use anyhow::Context;
 use handlers::node::{NodePorts, parts};
@@ -22,6 +22,8 @@ pub struct Machine {
     pub data_dir: PathBuf,
     pub ports: NodePorts,
     pub link: Arc<dyn Link>,
+    /// By which others are let in; none, and nobody is.
+    pub tunnels: Option<Arc<dyn TunnelLink>>,
     /// What a reboot command does; the ports' own when absent.
     pub host: Option<Arc<dyn agent::hardware::Host>>,
     pub journal_file_bytes_max: u64,
@@ -39,7 +41,8 @@ pub struct Machine {
 
 /// Starts the agent of a machine that has joined.
 pub async fn start(machine: Machine, supervisor: &Supervisor) -> anyhow::Result<Agent> {
-    let parts = parts(machine.ports).await?;
+    let tunnels = machine.tunnels.map(|link| (link, supervisor.clone()));
+    let parts = parts(NodePorts { tunnels, ..machine.ports }).await?;
     let journal_path = machine.data_dir.join(agent::journal::JOURNAL_FILE);
     let (rng, now, bytes_max) = (machine.rng.clone(), machine.clock.now(), machine.journal_file_bytes_max);
     let journal =
@@ -64,6 +67,7 @@ pub async fn start(machine: Machine, supervisor: &Supervisor) -> anyhow::Result<
             kinds: parts.kinds,
             hardware: parts.hardware,
             host: machine.host.unwrap_or(parts.host),
+            tunnels: parts.tunnels,
             on_end: machine.on_end,
         },
         supervisor,

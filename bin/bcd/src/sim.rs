@@ -235,6 +235,7 @@ pub async fn start_host(
     let machine = Machine {
         data_dir: dir.to_owned(),
         ports,
+        tunnels: Some(link.clone()),
         link,
         host: Some(Arc::new(agent::hardware::NoHost)),
         journal_file_bytes_max: JOURNAL_BYTES_MAX,
@@ -280,7 +281,7 @@ impl Life {
         while !stop.is_cancelled() {
             // What this boot spawns ends with it.
             let boot = Supervisor::new();
-            let agent = match machine::start(self.parts(), &boot).await {
+            let agent = match machine::start(self.parts(&boot), &boot).await {
                 Ok(agent) => agent,
                 Err(err) => {
                     tracing::warn!(
@@ -333,7 +334,7 @@ impl Life {
         }
     }
 
-    fn parts(&self) -> Machine {
+    fn parts(&self, boot: &Supervisor) -> Machine {
         let config = &self.config;
         let logs = Arc::new(LogRing::bounded(config.clock.clone(), LOG_BYTES_MAX));
         let hardware = self.machine.hardware.clone();
@@ -341,6 +342,7 @@ impl Life {
             data_dir: self.dir.clone(),
             ports: NodePorts::simulated(hardware.clone(), &self.dir, config.clock.clone(), logs),
             link: self.machine.link.clone(),
+            tunnels: Some(self.config.link(boot)),
             host: Some(Arc::new(SimHost { hardware, orders: self.machine.orders.clone() })),
             journal_file_bytes_max: JOURNAL_BYTES_MAX,
             journal_layer: None,

@@ -210,6 +210,7 @@ async fn run_on(
             ops: None,
             gateway_listen: SocketAddr::new(args.listen.ip(), gateway_port),
             gateway_url: None,
+            gateway_own_url: None,
             clock: clock.clone(),
             rng: rng.clone(),
         },

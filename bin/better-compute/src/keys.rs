@@ -20,7 +20,7 @@ use pki::seal::DecryptionKey;
 use pki::spiffe::TrustDomain;
 use pki::tls::TlsIdentity;
 use pki::trust::TrustBundle;
-use pki::worker::{IntentSigner, WorkerCertificate, WorkerKeyStatement};
+use pki::worker::{CommandVerifier, IntentSigner, WorkerCertificate, WorkerKeyStatement};
 use pki::{OsEntropy, Pin, SigningKey};
 use serde::{Deserialize, Serialize};
 
@@ -188,6 +188,12 @@ impl KeyFolder {
             chain: vec![self.read("gateway/gateway.crt.der")?, self.read("public/serving-ca.crt.der")?],
             key: self.key("gateway/gateway.key.pem")?,
         })
+    }
+
+    /// Judges what this deployment's workers signed. Needs no key that signs.
+    pub fn verifier(&self) -> anyhow::Result<CommandVerifier> {
+        let root = pki::VerifyingKey::from_spki_der(&self.read("public/command-root.spki.der")?)?;
+        Ok(CommandVerifier::new(self.deployment.deployment_id.parse()?, &[root]))
     }
 
     pub fn node_cas(&self) -> anyhow::Result<Vec<Vec<u8>>> {

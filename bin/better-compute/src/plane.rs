@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use access::{Access, AccessParts, GatewayFacts, PgTickets};
 use anyhow::Context;
 use capacity::Capacity;
 use fleet::{Fleet, FleetKeys, PgDelivery};
-use gateway::{Gateway, GatewayConfig, GatewayParts, Timing, Tls};
+use gateway::{Gateway, GatewayConfig, GatewayParts, Timing, Tls, TunnelParts};
 use iam::{Authorizer, Iam};
 use instances::{ImageFolder, Instances};
 use kernel::ports::images::ImageStore;
@@ -72,6 +73,8 @@ pub struct PlaneConfig {
     pub gateway_listen: SocketAddr,
     /// What machines dial; made from the address it listens on when absent.
     pub gateway_url: Option<String>,
+    /// What reaches this very gateway, where `gateway_url` may lead to another.
+    pub gateway_own_url: Option<String>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }
@@ -119,6 +122,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
         instances::module(&instances, Some(images(&config))),
+        access::module(&access(&config, &store, &iam, &instances, &fleet)?),
     ];
     if config.roles.worker || config.roles.scheduler {
         let worker = fleet::methods::worker(&fleet);
@@ -195,6 +199,27 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
     Ok(Serving { capacity, instances, fleet })
 }
 
+fn access(
+    config: &PlaneConfig,
+    store: &Store,
+    iam: &Arc<Iam>,
+    instances: &Instances,
+    fleet: &Fleet,
+) -> anyhow::Result<Access> {
+    let server_name = config.keys.deployment.gateway_names.first().cloned().unwrap_or_default();
+    let serving_ca_pin = config.keys.public_pins()?.serving_ca_pin;
+    Ok(Access::new(AccessParts {
+        store: store.clone(),
+        instances: Arc::new(instances.clone()),
+        nodes: Arc::new(fleet.clone()),
+        authentication: iam.clone(),
+        authorization: Authorizer::new(store.clone()),
+        gateway: GatewayFacts { server_name, serving_ca_pin },
+        clock: config.clock.clone(),
+        rng: config.rng.clone(),
+    }))
+}
+
 fn images(config: &PlaneConfig) -> Arc<dyn ImageStore> {
     Arc::new(ImageFolder::new(&config.images_dir))
 }
@@ -220,14 +245,21 @@ async fn start_gateway(
         )?,
         trust: Arc::new(NodeTrust::new(config.keys.trust_domain()?, &node_cas)?),
     };
+    let own_url = config.gateway_own_url.as_ref();
+    let tunnels = TunnelParts {
+        store: Arc::new(PgTickets::new(config.gateway_store.clone())),
+        verifier: config.keys.verifier()?,
+        own_address: own_url.map(|url| url.trim_start_matches("https://").trim_end_matches('/').to_owned()),
+    };
     let gateway = Gateway::new(GatewayParts {
         config: GatewayConfig::new(
             gateway_id,
-            config.gateway_url.clone().unwrap_or_else(|| address.to_string()),
+            own_url.or(config.gateway_url.as_ref()).cloned().unwrap_or_else(|| address.to_string()),
         ),
         tls,
         store: Arc::new(delivery),
         images: Some(images(config)),
+        tunnels: Some(tunnels),
         clock: config.clock.clone(),
         rng: config.rng.clone(),
         supervisor: supervisor.clone(),

@@ -138,6 +138,7 @@ async fn serve(config: ServeConfig) -> anyhow::Result<ExitCode> {
             ops: config.ops()?,
             gateway_listen: config.gateway_listen(),
             gateway_url: config.gateway_url(),
+            gateway_own_url: config.gateway_own_url(),
             clock,
             rng,
         },

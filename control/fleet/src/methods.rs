@@ -8,6 +8,7 @@ use crate::core::Fleet;
 
 mod command_view;
 mod commands;
+mod door;
 mod join_requests;
 mod join_tokens;
 mod node_changes;

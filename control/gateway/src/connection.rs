@@ -17,6 +17,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kernel::BoxFuture;
+use pki::tls::ALPN_TUNNEL;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
@@ -26,8 +27,8 @@ use tonic::body::Body;
 
 use crate::admission::counted_as;
 use crate::server::Shared;
-use crate::service;
 use crate::session::Peer;
+use crate::{service, tunnels};
 
 /// A node's handshake takes three round trips and some milliseconds of work.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -80,13 +81,18 @@ pub(crate) async fn serve(
 ) {
     let Some((tls, peer)) = Box::pin(handshake(&shared, tcp, source, &stop)).await else { return };
     drop(shaking);
-    let mut _anonymous = None;
+    let mut anonymous = None;
     if peer.is_none() {
-        _anonymous = shared.anonymous.take(counted_as(source));
-        if _anonymous.is_none() {
+        anonymous = shared.anonymous.take(counted_as(source));
+        if anonymous.is_none() {
             shared.metrics.handshake("anonymous_full");
             return;
         }
+    }
+    if tls.get_ref().1.alpn_protocol() == Some(ALPN_TUNNEL) {
+        shared.metrics.connection(1);
+        Box::pin(tunnels::serve(shared.clone(), tls, peer, source, anonymous, stop)).await;
+        return shared.metrics.connection(-1);
     }
     let conn = Arc::new(Conn {
         peer,
@@ -99,6 +105,7 @@ pub(crate) async fn serve(
     shared.metrics.connection(1);
     Box::pin(serve_http2(&shared, tls, &conn)).await;
     shared.metrics.connection(-1);
+    drop(anonymous);
 }
 
 async fn handshake(

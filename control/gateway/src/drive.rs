@@ -160,7 +160,14 @@ impl Driven {
         }
         let live = hub.enter(|now| Session::new(peer, now), CancellationToken::new());
         let greeting = Greeting::new(self.0.hellos.clone());
-        Ok(DrivenSession(SessionStream::new(hub.clone(), live, frames, greeting, self.0.metrics.clone())))
+        Ok(DrivenSession(SessionStream::new(
+            hub.clone(),
+            live,
+            frames,
+            greeting,
+            None,
+            self.0.metrics.clone(),
+        )))
     }
 
     /// One renewal of the lease; says how long to pause.

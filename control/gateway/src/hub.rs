@@ -282,7 +282,7 @@ impl Hub {
         news.nodes.iter().filter_map(id).cloned().collect()
     }
 
-    fn live_of(&self, node_id: NodeId) -> Option<Arc<Live>> {
+    pub(crate) fn live_of(&self, node_id: NodeId) -> Option<Arc<Live>> {
         let registry = self.registry();
         registry.by_node.get(&node_id).and_then(|id| registry.lives.get(id)).cloned()
     }

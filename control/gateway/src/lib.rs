@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! TCP -> admission -> TLS 1.3 -> HTTP/2 -> Join, Renew -> an inbox, answered by a worker
+//!                               -> two connections of a tunnel, joined
 //!                                       -> Session -> core (no I/O) <-> hub -> DeliveryStore
 //! ```
 //! It knows no resource, holds no key that signs intent, and judges no report. The core of a session is `session`; `hub` holds
@@ -23,6 +24,7 @@ mod service;
 mod stream;
 mod threads;
 mod time;
+mod tunnels;
 
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -31,3 +33,4 @@ pub mod memory;
 
 pub use metrics::Metrics;
 pub use server::{Gateway, GatewayConfig, GatewayParts, Timing, Tls};
+pub use tunnels::TunnelParts;

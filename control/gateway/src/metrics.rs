@@ -30,6 +30,8 @@ pub struct Metrics {
     ends: Family<Kind, Counter>,
     statements: Family<Kind, Counter>,
     dispatch: Histogram,
+    tunnels: Gauge,
+    tunnel_ends: Family<Kind, Counter>,
 }
 
 impl Default for Metrics {
@@ -43,6 +45,8 @@ impl Default for Metrics {
             ends: Family::default(),
             statements: Family::default(),
             dispatch: Histogram::new(LATENCY_BUCKETS),
+            tunnels: Gauge::default(),
+            tunnel_ends: Family::default(),
         }
     }
 }
@@ -62,6 +66,8 @@ impl Metrics {
             "From a wake-up to the commands in their sessions",
             self.dispatch.clone(),
         );
+        registry.register("tunnels", "Tunnels open now", self.tunnels.clone());
+        registry.register("tunnel_ends", "Tunnels closed or refused by reason", self.tunnel_ends.clone());
     }
 
     pub(crate) fn session(&self, change: i64) {
@@ -87,6 +93,7 @@ impl Metrics {
             Some(F::Events(_)) => "events",
             Some(F::SpecRequest(_)) => "spec_request",
             Some(F::Inventory(_)) => "inventory",
+            Some(F::TunnelRefused(_)) => "tunnel_refused",
         };
         self.frames_in.get_or_create(&Kind { kind }).inc();
     }
@@ -105,6 +112,7 @@ impl Metrics {
             Some(F::Revocation(_)) => "revocation",
             Some(F::InventoryRequest(_)) => "inventory_request",
             Some(F::Refusal(_)) => "refusal",
+            Some(F::OpenTunnel(_)) => "open_tunnel",
         };
         self.frames_out.get_or_create(&Kind { kind }).inc();
     }
@@ -115,6 +123,14 @@ impl Metrics {
 
     pub(crate) fn call(&self, kind: &'static str) {
         self.statements.get_or_create(&Kind { kind }).inc();
+    }
+
+    pub(crate) fn tunnel(&self, change: i64) {
+        self.tunnels.inc_by(change);
+    }
+
+    pub(crate) fn tunnel_end(&self, reason: &'static str) {
+        self.tunnel_ends.get_or_create(&Kind { kind: reason }).inc();
     }
 
     pub(crate) fn dispatched(&self, took: Duration) {

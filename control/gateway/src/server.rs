@@ -28,6 +28,7 @@ use crate::places::Places;
 use crate::session::Terms;
 use crate::threads::Threads;
 use crate::time::ServerTime;
+use crate::tunnels::{TunnelParts, Tunnels};
 
 const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
 const ACCEPT: TaskKind = TaskKind::fatal("gateway accept");
@@ -40,6 +41,7 @@ const BEATS: TaskKind = TaskKind::fatal("gateway heartbeats");
 const WRITER: TaskKind = TaskKind::fatal("gateway updates");
 const DISPATCH: TaskKind = TaskKind::fatal("gateway dispatch");
 const SPECS: TaskKind = TaskKind::fatal("gateway specs");
+const TUNNELS: TaskKind = TaskKind::fatal("gateway tunnels");
 
 /// Joins waiting for a worker at once, and renewals: strangers must not take the places of nodes.
 const JOINS_AT_ONCE: usize = 128;
@@ -156,6 +158,8 @@ pub struct GatewayParts {
     pub store: Arc<dyn DeliveryStore>,
     /// What hosts fetch images from; without one, this gateway hands out none.
     pub images: Option<Arc<dyn ImageStore>>,
+    /// Without these, it joins no tunnels.
+    pub tunnels: Option<TunnelParts>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub supervisor: Supervisor,
@@ -169,6 +173,7 @@ pub(crate) struct Shared {
     store: Arc<dyn DeliveryStore>,
     pub(crate) images: Option<Arc<dyn ImageStore>>,
     pub(crate) image_places: Arc<Semaphore>,
+    pub(crate) tunnels: Option<Arc<Tunnels>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) metrics: Metrics,
@@ -217,7 +222,7 @@ pub struct Gateway {
 
 impl Gateway {
     pub fn new(parts: GatewayParts) -> Self {
-        let GatewayParts { config, tls, store, images, clock, rng, supervisor, metrics } = parts;
+        let GatewayParts { config, tls, store, images, tunnels, clock, rng, supervisor, metrics } = parts;
         let time = Arc::new(ServerTime::new(clock.now(), clock.monotonic()));
         let anonymous_max = (config.connections_max / ANONYMOUS_SHARE).max(1);
         let shared = Shared {
@@ -231,6 +236,7 @@ impl Gateway {
             renewals: Semaphore::new(RENEWALS_AT_ONCE),
             image_places: Arc::new(Semaphore::new(IMAGES_AT_ONCE)),
             images,
+            tunnels: tunnels.map(Tunnels::new),
             hub: RwLock::new(None),
             tls: RwLock::new(tls),
             config,
@@ -320,7 +326,7 @@ impl Gateway {
             valid_until: asked + shared.config.timing.ttl,
         });
         tracing::info!(gateway_id = %registered.lease.gateway_id, epoch = registered.lease.epoch, "gateway serves");
-        let tasks = [
+        let mut tasks = vec![
             self.task(LEASE, hub.clone().run_lease().boxed()),
             self.task(CHECKS, hub.clone().run_checks(hub.check_apart()).boxed()),
             self.task(OPENS, hub.clone().run_opens(hub.open_apart()).boxed()),
@@ -330,6 +336,9 @@ impl Gateway {
             self.task(DISPATCH, hub.clone().run_dispatch(wakes.dispatch).boxed()),
             self.task(SPECS, hub.clone().run_specs(wakes.specs).boxed()),
         ];
+        if let Some(tunnels) = &shared.tunnels {
+            tasks.push(self.task(TUNNELS, tunnels.clone().run(hub.clone(), shared.clock.clone()).boxed()));
+        }
         shared.set_hub(Some(hub.clone()));
         hub.poke();
         // Both arms are cancel-safe.

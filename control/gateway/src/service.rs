@@ -293,8 +293,14 @@ impl StreamingService<NodeFrame> for OpenSession {
                 return Err(Status::failed_precondition("this connection carries a session, or did"));
             }
             let live = hub.enter(|now| Session::new(peer, now), conn.kill.clone());
-            let stream =
-                SessionStream::new(hub, live, request.into_inner(), greeting, shared.metrics.clone());
+            let stream = SessionStream::new(
+                hub,
+                live,
+                request.into_inner(),
+                greeting,
+                shared.tunnels.clone(),
+                shared.metrics.clone(),
+            );
             Ok(Response::new(stream))
         })
     }

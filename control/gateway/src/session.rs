@@ -18,7 +18,7 @@ use kernel::ports::delivery::{
 use model::{CommandId, GatewayId, JournalId, Lane, NodeId, Timestamp};
 use wire::inventory::SectionName;
 use wire::proto::agent::gateway_frame::Frame as Out;
-use wire::proto::agent::{GatewayFrame, NodeFrame, Refusal};
+use wire::proto::agent::{GatewayFrame, NodeFrame, OpenTunnel, Refusal};
 use wire::versions::Versions;
 
 mod credits;
@@ -81,6 +81,8 @@ pub enum Input {
     Cancel(CommandId, String),
     /// The node's spec may be newer than what was sent.
     Spec(StoredSpec),
+    /// Somebody with a ticket is here.
+    Tunnel(OpenTunnel),
     Ended(SessionEnd),
     Drain {
         reason: &'static str,
@@ -294,6 +296,7 @@ impl Session {
             Input::Commands(commands) => self.send_commands(commands, effects),
             Input::Cancel(command_id, reason) => self.cancel(command_id, reason, effects),
             Input::Spec(spec) => self.pushed(spec, effects),
+            Input::Tunnel(open) => self.open_tunnel(open, effects),
             Input::Ended(SessionEnd::Revoked) => self.revoked(effects),
             Input::Ended(SessionEnd::TakenOver) => self.end(End::TakenOver, effects),
             Input::Drain { reason, reconnect_after } => self.drain(reason, reconnect_after, effects),

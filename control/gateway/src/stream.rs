@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use futures::Stream;
 use kernel::BoxFuture;
 use tonic::Status;
+use wire::proto::agent::node_frame::Frame;
 use wire::proto::agent::{GatewayFrame, NodeFrame};
 
 use crate::Metrics;
@@ -16,6 +17,7 @@ use crate::body::Greeting;
 use crate::hub::Hub;
 use crate::live::{Live, Next};
 use crate::session::{End, Input, Request};
+use crate::tunnels::Tunnels;
 
 /// `I` is tonic's stream of the node's frames, or whatever plays it.
 pub(crate) struct SessionStream<I> {
@@ -26,6 +28,8 @@ pub(crate) struct SessionStream<I> {
     asking: Option<BoxFuture<'static, Input>>,
     /// Until the node is welcome.
     greeting: Option<Arc<Greeting>>,
+    /// Who waits for tunnels; nobody in a gateway that has none.
+    tunnels: Option<Arc<Tunnels>>,
     metrics: Metrics,
     ended: bool,
 }
@@ -36,9 +40,10 @@ impl<I> SessionStream<I> {
         live: Arc<Live>,
         incoming: I,
         greeting: Arc<Greeting>,
+        tunnels: Option<Arc<Tunnels>>,
         metrics: Metrics,
     ) -> Self {
-        Self { hub, live, incoming, asking: None, greeting: Some(greeting), metrics, ended: false }
+        Self { hub, live, incoming, asking: None, greeting: Some(greeting), tunnels, metrics, ended: false }
     }
 
     fn finish(&mut self, end: End) -> Poll<Option<Result<GatewayFrame, Status>>> {
@@ -109,6 +114,11 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
             match std::task::ready!(Pin::new(&mut this.incoming).poll_next(cx)) {
                 Some(Ok(frame)) => {
                     this.metrics.frame_in(&frame);
+                    if let Some(Frame::TunnelRefused(refused)) = &frame.frame
+                        && let Some(tunnels) = &this.tunnels
+                    {
+                        tunnels.refused(this.live.lock().core.node_id(), refused);
+                    }
                     this.hub.feed(&this.live, Input::Frame(frame));
                 }
                 // The node is gone, or what it sends is no frame.

@@ -25,33 +25,50 @@ impl AuthenticationPort for Iam {
                 return Err(refused(None, "malformed"));
             };
             let row = self.authenticating.ask(token.id().uuid(), |ids| self.look_up(ids)).await?;
-            let now = row.ts("now");
             let Some(kept) = row.get::<_, Option<&[u8]>>("secret_sha256") else {
                 return Err(refused(Some(token.id()), "unknown"));
             };
             if !secret::matches(&token, kept) {
                 return Err(refused(Some(token.id()), "wrong secret"));
             }
-            if row.opt_ts("revoked_at").is_some() {
-                return Err(refused(Some(token.id()), "revoked"));
-            }
-            if row.ts("expires_at") <= now {
-                return Err(refused(Some(token.id()), "expired"));
-            }
-            if row.opt_ts("disabled_at").is_some() {
-                return Err(refused(Some(token.id()), "disabled user"));
-            }
-            if row.opt_ts("last_used_at").is_none_or(|used| now.since(used) >= LAST_USED_RESOLUTION) {
+            let identity = identity(&row, token.id())?;
+            let used = row.opt_ts("last_used_at");
+            if used.is_none_or(|used| identity.now.since(used) >= LAST_USED_RESOLUTION) {
                 self.used(token.id()).await;
             }
-            Ok(Identity {
-                principal: principal(&row, token.id()),
-                now,
-                iam_version: Some(row.get("version")),
-                observe_only: row.get("observe_only"),
-            })
+            Ok(identity)
         })
     }
+
+    fn again(&self, token_id: TokenId) -> BoxFuture<'_, Result<Identity, Fault>> {
+        Box::pin(async move {
+            let row = self.authenticating.ask(token_id.uuid(), |ids| self.look_up(ids)).await?;
+            match row.get::<_, Option<&[u8]>>("secret_sha256") {
+                Some(_) => identity(&row, token_id),
+                None => Err(refused(Some(token_id), "unknown")),
+            }
+        })
+    }
+}
+
+/// Of a token that is there.
+fn identity(row: &Row, token_id: TokenId) -> Result<Identity, Fault> {
+    let now = row.ts("now");
+    if row.opt_ts("revoked_at").is_some() {
+        return Err(refused(Some(token_id), "revoked"));
+    }
+    if row.ts("expires_at") <= now {
+        return Err(refused(Some(token_id), "expired"));
+    }
+    if row.opt_ts("disabled_at").is_some() {
+        return Err(refused(Some(token_id), "disabled user"));
+    }
+    Ok(Identity {
+        principal: principal(row, token_id),
+        now,
+        iam_version: Some(row.get("version")),
+        observe_only: row.get("observe_only"),
+    })
 }
 
 impl Iam {

@@ -38,6 +38,7 @@ fn view(row: &Row) -> Result<Image, StoreError> {
         format: Word(ImageFormat::parse(row.get("format")).ok_or_else(|| undecodable("format"))?),
         shared: row.get("shared"),
         verified: row.get("verified"),
+        login_user: row.get("login_user"),
         created_at: created_at.into(),
         age_seconds: row.ts("now").since(created_at).as_secs(),
     })
@@ -71,6 +72,7 @@ struct Asked<'a> {
     format: ImageFormat,
     shared: bool,
     verified: bool,
+    login_user: Option<&'a str>,
 }
 
 pub(crate) async fn create(
@@ -87,6 +89,7 @@ pub(crate) async fn create(
         format: request.format.0,
         shared: request.shared,
         verified: request.verified,
+        login_user: request.login_user.as_ref().map(|user| user.as_str()),
     };
     let given = request.idempotency_key.as_ref().map(|key| key.as_str());
     let key = Key::of(&call, asked.tenant_id, given, &request)?;
@@ -109,6 +112,7 @@ pub(crate) async fn import(
         format: request.format.0,
         shared: request.shared,
         verified: request.verified,
+        login_user: request.login_user.as_ref().map(|user| user.as_str()),
     };
     let given = request.idempotency_key.as_ref().map(|key| key.as_str());
     let key = Key::of(&call, asked.tenant_id, given, &request)?;
@@ -155,7 +159,7 @@ async fn insert(
             {
                 return kernel::idempotency::made(&made);
             }
-            let values: [&(dyn store::Param + Sync); 9] = [
+            let values: [&(dyn store::Param + Sync); 10] = [
                 &fresh.uuid(),
                 &tenant_id.uuid(),
                 &name,
@@ -165,6 +169,7 @@ async fn insert(
                 &asked.shared,
                 &asked.verified,
                 &asked.size_bytes,
+                &asked.login_user,
             ];
             tx.execute(&sql::IMAGE_INSERT, &values).await?;
             let data = json!({

@@ -7,8 +7,9 @@ use api::instances::{GetInstance, Instance, ListInstances};
 use api::{List, Method, Ref};
 use kernel::page::Page;
 use kernel::ports::iam::Resource;
+use kernel::ports::tunnels::{InstanceDoor, InstanceDoors};
 use kernel::wait::until_settled;
-use kernel::{ApiError, Call, Fault};
+use kernel::{ApiError, BoxFuture, Call, Fault};
 use model::{Id, InstanceId};
 use store::StoreError;
 use uuid::Uuid;
@@ -49,6 +50,16 @@ impl Instances {
         }
         call.decide(action, &Resource::one(KIND, id, call.principal.tenant_id)).await?;
         Err(ApiError::not_found("instance", id).into())
+    }
+}
+
+impl InstanceDoors for Instances {
+    fn instance(&self, id: InstanceId) -> BoxFuture<'_, Result<Option<InstanceDoor>, Fault>> {
+        Box::pin(async move {
+            let Some(found) = self.stored(id).await? else { return Ok(None) };
+            let node_id = found.placed.as_ref().map(|placed| placed.node_id);
+            Ok(Some(InstanceDoor { resource: found.subject.resource(), state: found.state, node_id }))
+        })
     }
 }
 

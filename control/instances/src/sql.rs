@@ -40,14 +40,14 @@ pub const FLAVORS_LIST: Sql = sql(
 
 pub const IMAGE_INSERT: Sql = sql(
     "image_insert",
-    "INSERT INTO images (image_id, tenant_id, name, url, sha256, format, shared, verified, size_bytes)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    "INSERT INTO images (image_id, tenant_id, name, url, sha256, format, shared, verified, size_bytes, login_user)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 );
 
 macro_rules! image_select {
     ($from:literal, $rest:literal) => {
         concat!(
-            "SELECT i.image_id, i.tenant_id, t.name AS tenant_name, i.name, i.url, i.size_bytes, i.arrived_at, i.sha256, i.format, i.shared, i.verified,
+            "SELECT i.image_id, i.tenant_id, t.name AS tenant_name, i.name, i.url, i.size_bytes, i.arrived_at, i.sha256, i.format, i.shared, i.verified, i.login_user,
        i.created_at, compute_now() AS now
      FROM ",
             $from,
@@ -165,7 +165,7 @@ macro_rules! instance_select {
        i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, i.waiting_reason, i.said_reason, i.said_message,
        i.said_at, i.state_since, i.created_at, i.updated_at, i.ended_at,
        t.name AS tenant_name, p.name AS pool_name, u.name AS created_by_name, f.name AS flavor_name,
-       g.name AS image_name, g.verified AS image_verified,
+       g.name AS image_name, g.verified AS image_verified, g.login_user,
        a.allocation_id, a.node_id, n.name AS node_name, n.state AS node_state, s.last_heartbeat_at,
        host(l.address) AS address, compute_now() AS now
      FROM instances i

@@ -135,6 +135,8 @@ pub(crate) struct Stored {
     pub said_reason: String,
     pub said_message: String,
     pub said_at: Option<Timestamp>,
+    /// Of its image.
+    pub login_user: Option<String>,
     pub state_since: Timestamp,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -163,6 +165,7 @@ impl Stored {
         Ok(Self {
             subject,
             name: row.get("name"),
+            login_user: row.get("login_user"),
             tenant_name: row.get("tenant_name"),
             created_by_name: row.get("created_by_name"),
             state: state_of(row)?,

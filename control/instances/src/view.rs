@@ -32,6 +32,7 @@ pub(crate) fn instance(stored: &Stored) -> Instance {
         allocation: placed.map(|placed| placed.allocation_id.into()),
         addresses: placed.and_then(|placed| placed.address.clone()).into_iter().collect(),
         network_policy: Word(subject.network_policy),
+        login_user: stored.login_user.clone(),
         waiting_reason: (!reason.is_empty()).then(|| reason.clone()),
         created_at: stored.created_at.into(),
         updated_at: stored.updated_at.into(),

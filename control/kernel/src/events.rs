@@ -109,6 +109,13 @@ events! {
     /// A host holds an instance that has no place there. It is left as it is.
     InstanceOrphaned = "instance.orphaned" on "node" { instanceId, observed };
 
+    /// Somebody is connected to an instance, or to a node's console.
+    TunnelOpened = "tunnel.opened" on "tunnel" { instanceId, nodeId, op, port, by, sourceIp };
+    /// It may not go on: its gateway is told to close it.
+    TunnelRevoked = "tunnel.revoked" on "tunnel" { instanceId, nodeId, op, by, reason };
+    /// It is closed.
+    TunnelClosed = "tunnel.closed" on "tunnel" { instanceId, nodeId, op, by, reason, toNodeBytes, toClientBytes };
+
     /// A machine presented a join token and waits for approval.
     NodePending = "node.pending" on "join-request" { siteId, fingerprint, name };
     /// A machine joined a site and has a certificate.

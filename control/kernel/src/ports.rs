@@ -4,3 +4,4 @@ pub mod delivery;
 pub mod iam;
 pub mod images;
 pub mod node;
+pub mod tunnels;

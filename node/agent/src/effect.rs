@@ -1,5 +1,7 @@
 //! What an engine's step asks the world to do. Effects happen in order, and only after the step's writes are durable.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use model::{CommandId, CommandKind, Timestamp};
 use wire::proto::agent::command_body::Payload;
@@ -7,6 +9,7 @@ use wire::proto::agent::node_frame::Frame;
 use wire::proto::agent::{CommandUpdate, Hello, NodeFrame};
 
 use crate::journal::Marks;
+use crate::tunnel::Ticket;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
@@ -26,8 +29,10 @@ pub enum Effect {
     StoreTrust { version: u64, signed: Bytes },
     /// Mirror the marks beside the journal.
     StoreMarks(Marks),
-    /// Answer whoever asked with this token.
-    Reply(u64),
+    /// Let the holder of this ticket in.
+    OpenTunnel { ticket: Ticket, address: Option<String>, lasts: Duration },
+    /// Let nobody stay in.
+    CloseTunnels,
 }
 
 /// Something for the other side. Bodies that are only in the journal are read when it is sent.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use kit::{Rng, mutant};
 use model::condition::Severity;
-use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, SiteId, Timestamp};
+use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, SiteId, Timestamp, TunnelId};
 use pki::worker::CommandVerifier;
 use pki::{SigningKey, TrustBundle};
 use wire::proto::agent::{GatewayFrame, Pressure};
@@ -120,12 +120,8 @@ pub enum Input {
         key: Box<SigningKey>,
         certificate: Certificate,
     },
-    /// A ticket was used: remember it until then. Answered by `Effect::Reply(token)` once durable, if it was new.
-    SpendTicket {
-        id: String,
-        until: Timestamp,
-        token: u64,
-    },
+    /// A tunnel that was to be opened could not be: there are too many.
+    TunnelsFull(TunnelId),
 }
 
 pub struct Engine {
@@ -286,10 +282,8 @@ impl Engine {
                 self.key = *key;
                 self.certificate = certificate;
             }
-            Input::SpendTicket { id, until, token } => {
-                if self.journal.spend_ticket(&id, until) {
-                    self.effects.push(Effect::Reply(token));
-                }
+            Input::TunnelsFull(id) => {
+                self.refuse_tunnel(id.to_string(), "busy", "this node has as many tunnels as it may");
             }
         }
         self.tick(now);

@@ -16,7 +16,7 @@ use model::{CommandId, IncarnationId, JournalId, Timestamp};
 use wire::proto::agent::{CommandUpdate, EventClass};
 
 pub use disk::RedbJournal;
-pub use index::{Full, Head, HeadStage, Journal, Limits, NewEvent};
+pub use index::{Full, Head, HeadStage, Journal, Limits, NewEvent, Spent};
 pub use memory::MemoryJournal;
 
 /// The journal's name in the data directory.

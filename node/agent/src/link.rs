@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use model::TunnelId;
 use pki::{Pin, SigningKey};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use wire::proto::agent::{
     GatewayFrame, ImageChunk, ImageRequest, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest,
@@ -99,4 +101,20 @@ pub trait ImageLink: Send + Sync + 'static {
         credentials: &Credentials,
         request: ImageRequest,
     ) -> BoxFuture<'static, Result<ImageChunks, LinkError>>;
+}
+
+/// One end of a tunnel at a node, or what it leads to.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// The way to a gateway that waits for the node's end of a tunnel: on a connection of its own, which is that tunnel.
+pub trait TunnelLink: Send + Sync + 'static {
+    /// Joined with the other end, which has yet to be known. `address` is the gateway's, when it is not the session's.
+    fn tunnel(
+        &self,
+        credentials: &Credentials,
+        address: Option<&str>,
+        tunnel_id: TunnelId,
+    ) -> BoxFuture<'static, Result<Box<dyn ByteStream>, LinkError>>;
 }

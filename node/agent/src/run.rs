@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Clock, OnEnd, Rng, Supervisor, TaskHandle, TaskKind, Wake, Waker};
-use model::{IncarnationId, Timestamp};
+use model::IncarnationId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::Now;
@@ -23,6 +23,7 @@ use crate::journal::{JournalError, JournalStore, Limits};
 use crate::kinds::{KindHandler, Outcome};
 use crate::link::Link;
 use crate::renew::RenewError;
+use crate::tunnel::Tunnels;
 
 pub use crate::engine::StatusView;
 use actor::Actor;
@@ -48,6 +49,7 @@ pub struct AgentParts {
     pub kinds: Vec<Arc<dyn KindHandler>>,
     pub hardware: Arc<dyn Hardware>,
     pub host: Arc<dyn Host>,
+    pub tunnels: Arc<dyn Tunnels>,
     /// What the end of this agent means for the process: fatal for a daemon, isolated for one of a thousand simulated ones.
     pub on_end: OnEnd,
 }
@@ -70,7 +72,6 @@ enum Message {
     Converge,
     Renewed(Box<Result<Identity, RenewError>>),
     Status(oneshot::Sender<StatusView>),
-    SpendTicket { id: String, until: Timestamp, reply: oneshot::Sender<bool> },
 }
 
 /// Talks to a running agent. Cheap to clone.
@@ -99,13 +100,6 @@ impl AgentHandle {
     /// The hardware's readings changed: hashes, conditions or both.
     pub async fn hardware_changed(&self) -> Result<(), Stopped> {
         self.inbox.send(Message::HardwareChanged).await.map_err(|_| Stopped)
-    }
-
-    /// Remembers a ticket id until `until`. True, once durable, when it had not been used before.
-    pub async fn spend_ticket(&self, id: String, until: Timestamp) -> Result<bool, Stopped> {
-        let (reply, answer) = oneshot::channel();
-        self.inbox.send(Message::SpendTicket { id, until, reply }).await.map_err(|_| Stopped)?;
-        answer.await.map_err(|_| Stopped)
     }
 }
 
@@ -173,6 +167,7 @@ pub fn run(parts: AgentParts, supervisor: &Supervisor) -> Result<Agent, AgentErr
             kinds: parts.kinds,
             hardware: parts.hardware,
             host: parts.host,
+            tunnels: parts.tunnels,
             supervisor: supervisor.clone(),
         },
         engine,

@@ -11,12 +11,15 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kit::{Clock, Supervisor, TaskKind};
+use model::TunnelId;
 use pki::Pin;
-use pki::tls::{ClientOptions, TlsClock, TlsIdentity, client_config};
+use pki::tls::{ALPN_H2, ALPN_TUNNEL, ClientOptions, TlsClock, TlsIdentity, client_config};
 use rustls_pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -26,10 +29,12 @@ use wire::limits::FRAME_BYTES_MAX;
 use wire::paths;
 use wire::proto::agent::{
     GatewayFrame, ImageChunk, ImageRequest, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest,
+    TunnelHello, TunnelReply, tunnel_hello,
 };
 
 use crate::link::{
-    Connection, Credentials, FrameSender, ImageChunks, ImageLink, Link, LinkError, OUTGOING_FRAMES,
+    ByteStream, Connection, Credentials, FrameSender, ImageChunks, ImageLink, Link, LinkError,
+    OUTGOING_FRAMES, TunnelLink,
 };
 
 const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
@@ -70,8 +75,8 @@ impl GrpcLink {
         Self { address, serving_ca_pins, clock, supervisor }
     }
 
-    fn dial(&self, credentials: Option<&Credentials>) -> BoxFuture<'static, Result<Grpc<Http2>, LinkError>> {
-        let options = ClientOptions {
+    fn options(&self, credentials: Option<&Credentials>, protocol: &'static [u8]) -> ClientOptions {
+        ClientOptions {
             serving_ca_pins: credentials
                 .map_or_else(|| self.serving_ca_pins.clone(), |held| held.serving_ca_pins.to_vec()),
             known_cas: Vec::new(),
@@ -81,7 +86,12 @@ impl GrpcLink {
                 let clock = self.clock.clone();
                 TlsClock::new(move || clock.now())
             },
-        };
+            protocol,
+        }
+    }
+
+    fn dial(&self, credentials: Option<&Credentials>) -> BoxFuture<'static, Result<Grpc<Http2>, LinkError>> {
+        let options = self.options(credentials, ALPN_H2);
         let (address, supervisor) = (self.address.clone(), self.supervisor.clone());
         let dial = async move { dial(&address, &options, &supervisor).await };
         within(self.clock.as_ref(), CONNECT_TIMEOUT, "connect to the gateway", dial)
@@ -119,11 +129,7 @@ fn within<T: Send + 'static>(
     })
 }
 
-async fn dial(
-    address: &Address,
-    options: &ClientOptions,
-    supervisor: &Supervisor,
-) -> Result<Grpc<Http2>, LinkError> {
+async fn connect(address: &Address, options: &ClientOptions) -> Result<TlsStream<TcpStream>, LinkError> {
     let config = client_config(options).map_err(failed("set up TLS"))?;
     let name =
         ServerName::try_from(address.server_name.clone()).map_err(failed("read the gateway's name"))?;
@@ -131,10 +137,15 @@ async fn dial(
         .await
         .map_err(failed("connect to the gateway"))?;
     tcp.set_nodelay(true).map_err(failed("connect to the gateway"))?;
-    let tls = TlsConnector::from(config)
-        .connect(name, tcp)
-        .await
-        .map_err(failed("agree on TLS with the gateway"))?;
+    TlsConnector::from(config).connect(name, tcp).await.map_err(failed("agree on TLS with the gateway"))
+}
+
+async fn dial(
+    address: &Address,
+    options: &ClientOptions,
+    supervisor: &Supervisor,
+) -> Result<Grpc<Http2>, LinkError> {
+    let tls = connect(address, options).await?;
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
@@ -286,6 +297,47 @@ impl ImageLink for GrpcLink {
             let codec = ProstCodec::<ImageRequest, ImageChunk>::default();
             let chunks = grpc.server_streaming(Request::new(request), path(paths::IMAGE), codec).await;
             Ok(chunks.map_err(from_status(DOING))?.into_inner().map_err(from_status(DOING)).boxed())
+        })
+    }
+}
+
+impl TunnelLink for GrpcLink {
+    fn tunnel(
+        &self,
+        credentials: &Credentials,
+        address: Option<&str>,
+        tunnel_id: TunnelId,
+    ) -> BoxFuture<'static, Result<Box<dyn ByteStream>, LinkError>> {
+        const DOING: &str = "open a tunnel";
+        let options = self.options(Some(credentials), ALPN_TUNNEL);
+        let address = match address {
+            None => Ok(self.address.clone()),
+            // Whatever its address, it is the gateway whose name and authority are known.
+            Some(address) => crate::config::parse_url(&format!("https://{address}"))
+                .map(|other| Address { server_name: self.address.server_name.clone(), ..other })
+                .map_err(|problem| LinkError::new(DOING, format!("the gateway's address {problem}"))),
+        };
+        let end = Some(tunnel_hello::End::TunnelId(tunnel_id.to_string()));
+        let hello = wire::tunnel::with_length(&TunnelHello { end });
+        within(self.clock.as_ref(), CONNECT_TIMEOUT, DOING, async move {
+            let mut tls = connect(&address?, &options).await?;
+            let reply = async {
+                tls.write_all(&hello).await?;
+                tls.flush().await?;
+                let mut head = [0; 2];
+                tls.read_exact(&mut head).await?;
+                let mut body = vec![0; wire::tunnel::length(head).map_err(std::io::Error::other)?];
+                tls.read_exact(&mut body).await?;
+                wire::decode::<TunnelReply>("tunnel reply", &body, body.len()).map_err(std::io::Error::other)
+            };
+            let reply = reply.await.map_err(failed(DOING))?;
+            match reply.reason.is_empty() {
+                true => Ok(Box::new(tls) as Box<dyn ByteStream>),
+                false => Err(LinkError::new(
+                    DOING,
+                    crate::conditions::cut(&format!("{}: {}", reply.reason, reply.message)),
+                )),
+            }
         })
     }
 }

@@ -22,6 +22,8 @@ pub mod machine;
 pub mod files;
 pub mod images;
 pub mod logs;
+pub mod shell;
 pub mod slices;
 pub mod sshd;
+pub mod tunnels;
 pub mod upload;

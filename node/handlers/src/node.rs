@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use agent::converge::Converger;
 use agent::kinds::KindHandler;
+use agent::link::TunnelLink;
+use agent::tunnel::{NoTunnels, Tunnels};
 use hw::{Commands, FakeHardware, HardwareError, HostCommands, HostHardware, Root};
-use kit::Clock;
+use kit::{Clock, Supervisor};
 
 use crate::conditions::faults::Faults;
 use crate::conditions::presence::{self, Presence};
@@ -14,13 +16,15 @@ use crate::files::{Files, HostFiles, HostPaths};
 use crate::kinds::{diag_nvml, gpu_reset, inventory_refresh, logs_collect, node_reboot};
 use crate::logs::LogSource;
 use crate::machine::{Machine, Reboot, Watch};
-use crate::sections::access::{AccessFiles, NoTickets, TicketKeys};
+use crate::sections::access::AccessFiles;
 use crate::sections::devices::{CAPABILITY_HOST_ONLY, CAPABILITY_KUBERNETES, Devices, Holds};
 use crate::sections::instances::fake::FakeHypervisor;
 use crate::sections::instances::port::Hypervisor;
 use crate::sections::instances::{self, Instances};
+use crate::shell::{EchoShell, HostShell, Shell};
 use crate::slices::{CAPABILITY_LIMITS, FakeSlices, Slices, SystemdSlices};
 use crate::sshd::{HostSshd, NoSshd, Sshd};
+use crate::tunnels::{self, NodeTunnels};
 use crate::upload::{HttpsUpload, Upload};
 
 /// The ports a node works through.
@@ -29,12 +33,14 @@ pub struct NodePorts {
     pub files: Arc<dyn Files>,
     pub slices: Arc<dyn Slices>,
     pub sshd: Arc<dyn Sshd>,
-    pub tickets: Arc<dyn TicketKeys>,
     /// What runs instances here, if anything does.
     pub hypervisor: Option<Arc<dyn Hypervisor>>,
     pub logs: Arc<dyn LogSource>,
     pub upload: Arc<dyn Upload>,
     pub clock: Arc<dyn Clock>,
+    /// The way to gateways that wait for tunnels, and under whom these are; none, and nobody is let in.
+    pub tunnels: Option<(Arc<dyn TunnelLink>, Supervisor)>,
+    pub shell: Arc<dyn Shell>,
     /// The daemon's own folder.
     pub data_dir: PathBuf,
 }
@@ -48,11 +54,12 @@ impl NodePorts {
             files: Arc::new(HostFiles::new(HostPaths::host())),
             slices: Arc::new(SystemdSlices::new("/", commands.clone(), clock.clone())),
             sshd: Arc::new(HostSshd::new("/", commands)),
-            tickets: Arc::new(NoTickets),
             hypervisor: None,
             logs,
             upload: Arc::new(HttpsUpload::new(clock.clone(), None)),
             clock,
+            tunnels: None,
+            shell: Arc::new(HostShell),
             data_dir: data_dir.to_owned(),
         }
     }
@@ -70,11 +77,12 @@ impl NodePorts {
             files: Arc::new(HostFiles::new(HostPaths::simulated(data_dir.join("root")))),
             slices: Arc::new(FakeSlices::new()),
             sshd: Arc::new(NoSshd),
-            tickets: Arc::new(NoTickets),
             hypervisor: Some(Arc::new(hypervisor)),
             logs,
             upload: Arc::new(HttpsUpload::new(clock.clone(), None)),
             clock,
+            tunnels: None,
+            shell: Arc::new(EchoShell),
             data_dir: data_dir.to_owned(),
         }
     }
@@ -87,6 +95,7 @@ pub struct NodeParts {
     pub hardware: Arc<dyn agent::hardware::Hardware>,
     pub host: Arc<dyn agent::hardware::Host>,
     pub boot_id: String,
+    pub tunnels: Arc<dyn Tunnels>,
     /// To be run under the agent's supervisor with its handle.
     pub watch: Watch,
     /// The same machine as `hardware`, for whoever drives its passes itself.
@@ -108,8 +117,19 @@ pub enum NodeError {
 
 /// Looks at the machine once, so that the first Hello tells what it is.
 pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
-    let NodePorts { hardware, files, slices, sshd, tickets, hypervisor, logs, upload, clock, data_dir } =
-        ports;
+    let NodePorts {
+        hardware,
+        files,
+        slices,
+        sshd,
+        hypervisor,
+        logs,
+        upload,
+        clock,
+        tunnels,
+        shell,
+        data_dir,
+    } = ports;
     kit::fs::create_dir(&data_dir, 0o700)
         .map_err(|source| NodeError::DataDir { dir: data_dir.clone(), source })?;
     let boot_id = hardware.boot_id().await.map_err(NodeError::BootId)?;
@@ -119,6 +139,16 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
         Err(none) => tracing::info!(why = none.why, "holds with limits are not served"),
     }
     capabilities.extend(hypervisor.as_deref().map(instances::capabilities).into_iter().flatten());
+    if tunnels.is_some() {
+        capabilities.push(tunnels::CAPABILITY_NODE.to_owned());
+        capabilities.extend(hypervisor.as_ref().map(|_| tunnels::CAPABILITY_INSTANCE.to_owned()));
+    }
+    let tunnels: Arc<dyn Tunnels> = match tunnels {
+        Some((link, supervisor)) => {
+            Arc::new(NodeTunnels::new(link, hypervisor.clone(), shell, clock.clone(), supervisor))
+        }
+        None => Arc::new(NoTunnels),
+    };
     let faults = Faults::at(data_dir.join("faults.json"));
     let presence = Presence::at(data_dir.join(presence::FILE));
     let (machine, watch) = Machine::new(hardware.clone(), clock, capabilities, faults, presence);
@@ -134,7 +164,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
     let convergers: Vec<Box<dyn Converger>> = vec![
         Box::new(Devices::new(files.clone(), slices, hardware.clone(), holds.clone(), record, freed)),
         Box::new(Instances::new(hypervisor, data_dir.join("instances.json"))),
-        Box::new(AccessFiles::new(files, sshd, tickets, reload_owed)),
+        Box::new(AccessFiles::new(files, sshd, reload_owed)),
     ];
     let kinds: Vec<Arc<dyn KindHandler>> = vec![
         Arc::new(inventory_refresh::Handler(machine.clone())),
@@ -149,6 +179,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
         hardware: machine.clone(),
         host: Arc::new(Reboot(hardware)),
         boot_id,
+        tunnels,
         watch,
         machine,
         holds,

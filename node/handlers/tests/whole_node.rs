@@ -98,6 +98,7 @@ impl World {
             kinds: node.kinds,
             hardware: node.hardware,
             host: node.host,
+            tunnels: node.tunnels,
             on_end: OnEnd::Isolate,
         };
         let agent = agent::run::run(parts, &self.supervisor).unwrap();

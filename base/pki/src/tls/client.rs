@@ -10,7 +10,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::{ALPN_H2, CHAIN_CERTIFICATES_MAX, TlsClock, TlsError, TlsIdentity, provider};
+use super::{CHAIN_CERTIFICATES_MAX, TlsClock, TlsError, TlsIdentity, provider};
 use crate::ca::RootCertificate;
 use crate::key::Pin;
 
@@ -25,6 +25,8 @@ pub struct ClientOptions {
     /// The node certificate, once there is one.
     pub identity: Option<TlsIdentity>,
     pub clock: TlsClock,
+    /// [`super::ALPN_H2`] or [`super::ALPN_TUNNEL`].
+    pub protocol: &'static [u8],
 }
 
 /// An agent's configuration: the server's chain must end in a pinned CA, be valid now and carry the name asked for.
@@ -52,7 +54,7 @@ pub fn client_config(options: &ClientOptions) -> Result<Arc<ClientConfig>, TlsEr
     };
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
-    config.alpn_protocols = vec![ALPN_H2.to_vec()];
+    config.alpn_protocols = vec![options.protocol.to_vec()];
     Ok(Arc::new(config))
 }
 

@@ -13,7 +13,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::{ALPN_H2, CHAIN_CERTIFICATES_MAX, TlsClock, TlsError, TlsIdentity, provider};
+use super::{ALPN_H2, ALPN_TUNNEL, CHAIN_CERTIFICATES_MAX, TlsClock, TlsError, TlsIdentity, provider};
 use crate::ca::RootCertificate;
 use crate::identity::{IdentityRefused, NodeTrust, PeerIdentity, verify_issued};
 
@@ -36,7 +36,7 @@ pub fn server_config<D: AsRef<[u8]>>(
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.max_early_data_size = 0;
-    config.alpn_protocols = vec![ALPN_H2.to_vec()];
+    config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_TUNNEL.to_vec()];
     Ok(Arc::new(config))
 }
 

@@ -67,6 +67,7 @@ impl Lab {
             known_cas: vec![],
             identity,
             clock: self.clock(),
+            protocol: ALPN_H2,
         }
     }
 
@@ -290,4 +291,23 @@ fn a_second_connection_is_never_resumed() {
     connect(&eager, &lax, "gw.example.test").unwrap();
     let (client, _) = connect(&eager, &lax, "gw.example.test").unwrap();
     assert_eq!(client.handshake_kind(), Some(HandshakeKind::Resumed));
+}
+
+#[test]
+fn the_ends_of_a_tunnel_know_each_other_by_their_keys_alone() {
+    let entropy = SeededEntropy::new(9);
+    let [node, client, other] = [(); 3].map(|()| SigningKey::generate(&entropy));
+    let pin = |key: &SigningKey| key.verifying_key().pin();
+    let at_node = end_server(&node, pin(&client)).unwrap();
+    let of_client = |key: &SigningKey, nodes| end_client(key, nodes).unwrap();
+    // Also while the node's key is being renewed.
+    let nodes = vec![pin(&other), pin(&node)];
+    let (connection, _) = connect(&of_client(&client, nodes), &at_node, "node").unwrap();
+    assert_eq!(connection.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+    assert_eq!(connection.peer_certificates().unwrap()[0].as_ref(), node.verifying_key().spki_der());
+    // A gateway that stands between them has neither key.
+    refused(&of_client(&other, vec![pin(&node)]), &at_node, "node");
+    refused(&of_client(&client, vec![pin(&other)]), &at_node, "node");
+    refused(&of_client(&client, vec![pin(&node)]), &end_server(&other, pin(&client)).unwrap(), "node");
+    assert!(matches!(end_client(&client, Vec::new()), Err(TlsError::NoPin)));
 }

@@ -57,6 +57,7 @@ pub async fn run(args: NodeArgs, journal_layer: Option<JournalLayer>) -> anyhow:
     let machine = Machine {
         data_dir: config.data_dir.clone(),
         ports: NodePorts { hypervisor, ..NodePorts::host(&config.data_dir, clock.clone(), logs) },
+        tunnels: Some(link.clone()),
         link,
         arrived: Some(arrived),
         host: None,

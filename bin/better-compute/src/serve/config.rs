@@ -80,6 +80,8 @@ struct GatewayTable {
     listen: Option<SocketAddr>,
     /// What machines dial, like https://gw.example.com:8443.
     url: Option<String>,
+    /// What reaches this very gateway, where `url` leads to one of several: ends of a tunnel have to meet at the same one.
+    own_url: Option<String>,
 }
 
 /// `/healthz`, `/readyz` and `/metrics` by plain HTTP on an address of their own, in whatever roles the process has. A process
@@ -188,6 +190,10 @@ impl ServeConfig {
 
     pub fn gateway_url(&self) -> Option<String> {
         self.gateway.url.clone()
+    }
+
+    pub fn gateway_own_url(&self) -> Option<String> {
+        self.gateway.own_url.clone()
     }
 
     pub fn limits(&self) -> CallLimits {

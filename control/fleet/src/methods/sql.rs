@@ -86,6 +86,17 @@ macro_rules! node_columns {
 
 pub const NODE_ONE: Sql = sql("node_one", concat!(node_columns!(), " WHERE n.node_id = $1"));
 pub const NODE_BY_NAME: Sql = sql("node_by_name", "SELECT node_id FROM nodes WHERE name = $1");
+/// Keys of certificates that count: two while one is renewed, and not many more.
+pub const NODE_DOOR: Sql = sql(
+    "node_door",
+    "SELECT g.address AS gateway, coalesce(st.capabilities, '{}') AS capabilities, d.epoch AS deployment_epoch, compute_now() AS now,
+       ARRAY(SELECT c.spki_sha256 FROM node_certs c WHERE c.node_id = n.node_id AND c.revoked_at IS NULL
+         AND c.not_after > compute_now() ORDER BY c.issued_at DESC LIMIT 4) AS keys
+     FROM nodes n CROSS JOIN deployment d LEFT JOIN node_status st USING (node_id)
+     LEFT JOIN node_sessions s ON s.node_id = n.node_id AND s.closed_at IS NULL
+     LEFT JOIN gateways g ON g.gateway_id = s.gateway_id AND g.epoch = s.gateway_epoch AND g.expires_at > compute_now()
+     WHERE n.node_id = $1 AND n.state NOT IN ('revoked', 'removed')",
+);
 pub const NODES: Sql = sql(
     "nodes",
     concat!(
@@ -171,6 +182,7 @@ pub const STATEMENTS: &[Sql] = &[
     JOIN_REQUEST_DECIDE,
     NODE_ONE,
     NODE_BY_NAME,
+    NODE_DOOR,
     NODES,
     NODE_INVENTORY_ALL,
     NODE_UPDATE,

@@ -57,6 +57,8 @@ impl Session {
             In::Events(batch) => self.events(batch, now, effects)?,
             In::SpecRequest(request) => self.spec_request(&request, effects),
             In::Inventory(report) => self.inventory(report, key, now, effects)?,
+            // Whoever waits for the tunnel was told on the way here.
+            In::TunnelRefused(_) => {}
         }
         Ok(())
     }

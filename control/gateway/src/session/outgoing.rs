@@ -6,7 +6,8 @@ use kernel::ports::delivery::{SessionKey, SessionOpened, SessionRefused, StoredC
 use model::{CommandId, Lane};
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::{
-    Ack, Cancel, Command, DesiredState, Drain, FreshBinding, FreshStatement, RevocationNotice, Welcome,
+    Ack, Cancel, Command, DesiredState, Drain, FreshBinding, FreshStatement, OpenTunnel, RevocationNotice,
+    Welcome,
 };
 use wire::proto::common::{IntentSignature, SignedTrustBundle};
 
@@ -244,6 +245,13 @@ impl Session {
             *spec = false;
         }
         self.settle(effects);
+    }
+
+    /// A node that is not there any more does not answer, and whoever waits is told so.
+    pub(super) fn open_tunnel(&mut self, open: OpenTunnel, effects: &mut Vec<Effect>) {
+        if matches!(self.phase, Phase::Open) {
+            send(effects, Out::OpenTunnel(open));
+        }
     }
 
     pub(super) fn revoked(&mut self, effects: &mut Vec<Effect>) {

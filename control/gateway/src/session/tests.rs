@@ -93,6 +93,7 @@ fn say(effect: &Effect) -> String {
             Out::Revocation(_) => "revocation".to_owned(),
             Out::InventoryRequest(request) => format!("inventory {}", request.sections.join(",")),
             Out::Refusal(refusal) => format!("refusal {}", refusal.reason),
+            Out::OpenTunnel(open) => format!("open tunnel {} bytes", open.ticket.len()),
         },
         Effect::Store(request) => match request {
             Request::Open(_) => "open".to_owned(),

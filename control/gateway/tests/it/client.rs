@@ -40,6 +40,7 @@ pub async fn try_dial(lab: &Lab, address: SocketAddr, machine: Option<&Machine>)
         known_cas: vec![],
         identity: machine.map(|machine| machine.tls.clone()),
         clock: lab.tls_clock(),
+        protocol: pki::tls::ALPN_H2,
     };
     let config = client_config(&options).map_err(|err| err.to_string())?;
     let tcp = TcpStream::connect(address).await.map_err(|err| err.to_string())?;

@@ -115,6 +115,7 @@ impl Lab {
             tls: self.tls(),
             store,
             images: None,
+            tunnels: None,
             clock: self.clock.clone(),
             rng: Arc::new(OsRng),
             supervisor: self.supervisor.clone(),

@@ -1,6 +1,6 @@
 //! Who is it, and may they?
 
-use model::{TenantId, Timestamp};
+use model::{TenantId, Timestamp, TokenId};
 use policy::Attributes;
 
 use crate::BoxFuture;
@@ -75,4 +75,7 @@ pub trait AuthenticationPort: Send + Sync + 'static {
     /// The holder of a bearer token. UNAUTHENTICATED for an unknown, expired or revoked one, and for one whose user is
     /// disabled; which of these it was, only the log says.
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Fault>>;
+
+    /// The holder of a token that was shown before, as it is now, for what goes on after the call. UNAUTHENTICATED as above.
+    fn again(&self, token_id: TokenId) -> BoxFuture<'_, Result<Identity, Fault>>;
 }

@@ -168,6 +168,10 @@ impl AuthenticationPort for ManyTokens {
             Ok(Identity { principal, now: testing::now(), iam_version: None, observe_only: false })
         })
     }
+
+    fn again(&self, _: model::TokenId) -> BoxFuture<'_, Result<Identity, Fault>> {
+        self.authenticate("good")
+    }
 }
 
 async fn limited(db: &testkit::TestDb, calls: Rate, unknown: Rate) -> (Arc<ManyTokens>, Pipeline) {

@@ -10,7 +10,7 @@ use wire::proto::agent::gateway_frame::Frame;
 use wire::proto::agent::node_frame::Frame as NodeFrame;
 use wire::proto::agent::{
     Ack, Command, CommandState, DesiredState, GatewayFrame, Heartbeat, HeartbeatAck, Hello, InFlight,
-    Refusal, SpecRequest, Welcome,
+    OpenTunnel, Refusal, SpecRequest, TunnelRefused, Welcome,
 };
 
 use super::{Engine, SPEC_REQUEST_PERIOD};
@@ -18,8 +18,9 @@ use crate::clock::Now;
 use crate::converge::Fact;
 use crate::desired::{self, SpecRefused};
 use crate::effect::{Effect, Outgoing};
-use crate::journal::HeadStage;
+use crate::journal::{HeadStage, Spent};
 use crate::session::Phase;
+use crate::tunnel;
 
 /// What a Hello holds beside the spec's body and results.
 const HELLO_ROOM: usize = 128 * 1024;
@@ -107,12 +108,53 @@ impl Engine {
             Frame::Revocation(notice) => {
                 tracing::error!(reason = %crate::conditions::cut(&notice.reason), "this node is revoked; holds stay");
                 self.revoked = true;
+                self.effects.push(Effect::CloseTunnels);
                 let fact = agent_fact("Revoked", Severity::Blocking, "revoked", &notice.reason);
                 self.own_fact("Revoked", Some(fact), now);
             }
             Frame::InventoryRequest(request) => self.send_inventory(request.sections),
             Frame::Refusal(refusal) => self.refused(&refusal, now),
+            Frame::OpenTunnel(open) => self.open_tunnel(&open, now),
         }
+    }
+
+    /// Lets somebody in whose ticket is good, once: that it was used is durable before anything is opened.
+    fn open_tunnel(&mut self, open: &OpenTunnel, now: Now) {
+        if self.revoked {
+            return;
+        }
+        let estimate = self.clock.estimate(now, self.journal.marks().server_time_ms);
+        let at = self.clock.now(now).unwrap_or(estimate);
+        let facts = tunnel::Facts {
+            node_id: self.node.node_id,
+            deployment_epoch: self.journal.marks().deployment_epoch,
+            now: at,
+            verifier: &self.verifier,
+        };
+        let ticket = match tunnel::judge(&facts, &open.ticket) {
+            Ok(ticket) => ticket,
+            Err(refused) => {
+                tracing::warn!(target: "security", tunnel_id = refused.tunnel_id, reason = refused.reason, "ticket refused");
+                return self.refuse_tunnel(refused.tunnel_id, refused.reason, &refused.message);
+            }
+        };
+        let id = ticket.tunnel_id.to_string();
+        match self.journal.spend_ticket(&id, ticket.open_until, at) {
+            Spent::Now => {}
+            Spent::Before => {
+                tracing::warn!(target: "security", tunnel_id = id, "a ticket came that was used before");
+                return self.refuse_tunnel(id, "spent", "the ticket was used before");
+            }
+            Spent::TooMany => return self.refuse_tunnel(id, "busy", "too many tickets within a minute"),
+        }
+        let address = (!open.address.is_empty()).then(|| open.address.clone());
+        let lasts = ticket.ends_at.since(at);
+        self.effects.push(Effect::OpenTunnel { ticket, address, lasts });
+    }
+
+    pub(super) fn refuse_tunnel(&mut self, tunnel_id: String, reason: &str, message: &str) {
+        let refused = TunnelRefused { tunnel_id, reason: reason.to_owned(), message: message.to_owned() };
+        self.send(Outgoing::frame(NodeFrame::TunnelRefused(refused)));
     }
 
     fn welcome(&mut self, welcome: Welcome, now: Now) {

@@ -90,6 +90,18 @@ pub struct NewEvent {
     pub key_sha256: Bytes,
 }
 
+/// Tickets remembered at once: each lasts a minute, and each took a gateway and a worker to come here.
+const TICKETS_MAX: usize = 1024;
+
+/// What became of a ticket that was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spent {
+    Now,
+    Before,
+    /// Not used, since it could not be remembered.
+    TooMany,
+}
+
 /// What the journal holds, and the writes that are not durable yet.
 #[derive(Debug)]
 pub struct Journal {
@@ -276,13 +288,7 @@ impl Journal {
             }
             self.writes.push(Write::RemoveEntry(id));
         }
-        let over: Vec<String> =
-            self.tickets.iter().filter(|(_, until)| **until < now).map(|(id, _)| id.clone()).collect();
-        for id in over {
-            self.tickets.remove(&id);
-            self.bytes_used -= cost(0);
-            self.writes.push(Write::RemoveTicket(id));
-        }
+        self.forget_tickets(now);
     }
 
     /// Journals a report and gives it the next number. A metric event that does not fit is dropped; others never are.
@@ -359,15 +365,31 @@ impl Journal {
         true
     }
 
-    /// Remembers that a ticket was used. False when it was used before.
-    pub fn spend_ticket(&mut self, id: &str, until: Timestamp) -> bool {
+    /// Remembers that a ticket was used, for as long as it could be used again.
+    pub fn spend_ticket(&mut self, id: &str, until: Timestamp, now: Timestamp) -> Spent {
         if self.tickets.contains_key(id) {
-            return false;
+            return Spent::Before;
+        }
+        if self.tickets.len() >= TICKETS_MAX {
+            self.forget_tickets(now);
+        }
+        if self.tickets.len() >= TICKETS_MAX {
+            return Spent::TooMany;
         }
         self.tickets.insert(id.to_owned(), until);
         self.bytes_used += cost(0);
         self.writes.push(Write::Ticket { id: id.to_owned(), until });
-        true
+        Spent::Now
+    }
+
+    fn forget_tickets(&mut self, now: Timestamp) {
+        let over: Vec<String> =
+            self.tickets.iter().filter(|(_, until)| **until < now).map(|(id, _)| id.clone()).collect();
+        for id in over {
+            self.tickets.remove(&id);
+            self.bytes_used -= cost(0);
+            self.writes.push(Write::RemoveTicket(id));
+        }
     }
 }
 

@@ -171,7 +171,7 @@ fn the_byte_count_follows_every_change() {
     journal.running(command_id(1), "diag.nvml", "boot", at(0));
     journal.done(command_id(1), "diag.nvml", update(command_id(1), CommandState::Succeeded), at(0));
     journal.append(metric(100), at(0));
-    journal.spend_ticket("ticket", at(10));
+    journal.spend_ticket("ticket", at(10), at(0));
     assert!(journal.bytes_used() > 100);
     journal.events_acked(1);
     journal.sweep(at(8 * 86_400));
@@ -181,12 +181,25 @@ fn the_byte_count_follows_every_change() {
 #[test]
 fn a_ticket_is_spent_once_until_it_may_be_forgotten() {
     let mut journal = Journal::new(journal_id(1), incarnation(1), Limits::default(), &Loaded::default());
-    assert!(journal.spend_ticket("t", at(300)));
-    assert!(!journal.spend_ticket("t", at(300)));
+    assert_eq!(journal.spend_ticket("t", at(300), at(0)), Spent::Now);
+    assert_eq!(journal.spend_ticket("t", at(300), at(0)), Spent::Before);
     journal.sweep(at(300));
-    assert!(!journal.spend_ticket("t", at(300)));
+    assert_eq!(journal.spend_ticket("t", at(300), at(300)), Spent::Before);
     journal.sweep(at(301));
-    assert!(journal.spend_ticket("t", at(600)));
+    assert_eq!(journal.spend_ticket("t", at(600), at(301)), Spent::Now);
+}
+
+#[test]
+fn tickets_that_cannot_be_remembered_are_not_used() {
+    let mut journal = Journal::new(journal_id(1), incarnation(1), Limits::default(), &Loaded::default());
+    let mut n = 0;
+    while journal.spend_ticket(&format!("t{n}"), at(60), at(0)) == Spent::Now {
+        n += 1;
+        assert!(n < 100_000, "there is a bound");
+    }
+    assert_eq!(journal.spend_ticket("late", at(60), at(0)), Spent::TooMany);
+    // Once the others are over there is room again, without waiting for a sweep.
+    assert_eq!(journal.spend_ticket("late", at(200), at(61)), Spent::Now);
 }
 
 #[test]

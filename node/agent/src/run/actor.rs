@@ -1,6 +1,6 @@
 //! One task a node: it waits for whatever comes first, lets the engine decide, and acts.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use kit::{Backoff, Clock, Rng, Supervisor, TaskHandle, TaskKind};
 use model::{CommandId, CommandKind, Timestamp};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use wire::proto::agent::NodeFrame;
 use wire::proto::agent::command_body::Payload;
@@ -24,6 +23,7 @@ use crate::identity::{Identity, IdentityStore};
 use crate::journal::{JournalStore, Write};
 use crate::kinds::{CommandContext, KindHandler, Outcome};
 use crate::link::{Connection, Link};
+use crate::tunnel::{Order, Tunnels};
 
 const COMMAND: TaskKind = TaskKind::isolated("command");
 /// Inputs of one step, and so of one fsync. More would only make the first of them wait.
@@ -45,6 +45,7 @@ pub(super) struct Ports {
     pub kinds: Vec<Arc<dyn KindHandler>>,
     pub hardware: Arc<dyn Hardware>,
     pub host: Arc<dyn Host>,
+    pub tunnels: Arc<dyn Tunnels>,
     pub supervisor: Supervisor,
 }
 
@@ -57,8 +58,6 @@ pub(super) struct Actor {
     wire: Wire,
     outbox: VecDeque<NodeFrame>,
     workers: HashMap<CommandId, TaskHandle>,
-    replies: BTreeMap<u64, oneshot::Sender<bool>>,
-    next_token: u64,
     next_hardware: Duration,
     pub(super) renewal: Renewal,
 }
@@ -74,8 +73,6 @@ impl Actor {
             wire: Wire::Down,
             outbox: VecDeque::new(),
             workers: HashMap::new(),
-            replies: BTreeMap::new(),
-            next_token: 0,
             next_hardware: Duration::ZERO,
             renewal: Renewal::default(),
         }
@@ -193,11 +190,6 @@ impl Actor {
                 // Whoever asked may have gone; that is not our concern.
                 let _ = reply.send(self.engine.view(self.now()));
             }
-            Message::SpendTicket { id, until, reply } => {
-                self.next_token += 1;
-                self.replies.insert(self.next_token, reply);
-                inputs.push(Input::SpendTicket { id, until, token: self.next_token });
-            }
         }
     }
 
@@ -233,10 +225,6 @@ impl Actor {
             for effect in self.engine.take_effects() {
                 self.perform(effect, &mut inputs).await;
             }
-        }
-        // A ticket the engine did not confirm was spent before.
-        for (_, reply) in std::mem::take(&mut self.replies) {
-            let _ = reply.send(false);
         }
         Ok(())
     }
@@ -286,11 +274,13 @@ impl Actor {
                 let identity = Identity { marks: self.identity.marks.max(marks), ..self.identity.clone() };
                 self.store_identity(identity).await;
             }
-            Effect::Reply(token) => {
-                if let Some(reply) = self.replies.remove(&token) {
-                    let _ = reply.send(true);
+            Effect::OpenTunnel { ticket, address, lasts } => {
+                let (id, credentials) = (ticket.tunnel_id, self.identity.credentials());
+                if !self.ports.tunnels.open(Order { ticket, address, credentials, lasts }) {
+                    inputs.push(Input::TunnelsFull(id));
                 }
             }
+            Effect::CloseTunnels => self.ports.tunnels.close_all(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures::future::BoxFuture;
 use kit::SeededRng;
-use model::{CommandKind, Role, Section, SectionState};
+use model::{CommandKind, Role, Section, SectionState, Timestamp, TunnelId};
 use wire::proto::agent::command_body::Payload;
 use wire::proto::agent::gateway_frame::Frame as Gateway;
 use wire::proto::agent::node_frame::Frame;
@@ -22,8 +22,10 @@ use crate::journal::MemoryJournal;
 use crate::kinds::CommandContext;
 use crate::link::memory::{GatewayEnd, MemoryLink};
 use crate::testing::{Deployment, START, at_ms, command_id, journal_id};
+use crate::tunnel::Order;
 
 mod durable;
+mod tunnels;
 
 const NODE: u128 = 5;
 
@@ -110,7 +112,27 @@ struct World {
     clock: Arc<dyn Clock>,
     supervisor: Supervisor,
     hardware: Arc<dyn Hardware>,
+    tunnels: Arc<Opened>,
     starts: u64,
+}
+
+/// What was opened and not closed.
+#[derive(Default)]
+struct Opened(Mutex<Vec<TunnelId>>);
+
+impl Tunnels for Opened {
+    fn open(&self, order: Order) -> bool {
+        let mut open = self.0.lock().unwrap();
+        let has_room = open.len() < 2;
+        if has_room {
+            open.push(order.ticket.tunnel_id);
+        }
+        has_room
+    }
+
+    fn close_all(&self) {
+        self.0.lock().unwrap().clear();
+    }
 }
 
 impl World {
@@ -128,6 +150,7 @@ impl World {
             clock: Arc::new(VirtualClock(tokio::time::Instant::now())),
             supervisor: Supervisor::new(),
             hardware: Arc::new(NoHardware),
+            tunnels: Arc::default(),
             starts: 0,
         }
     }
@@ -156,6 +179,7 @@ impl World {
             ],
             hardware: self.hardware.clone(),
             host: Arc::new(NoHost),
+            tunnels: self.tunnels.clone(),
             on_end: OnEnd::Isolate,
         };
         run(parts, &self.supervisor)
@@ -184,6 +208,15 @@ struct Session {
 }
 
 impl Session {
+    /// The next refusal of a tunnel.
+    async fn refused(&mut self) -> wire::proto::agent::TunnelRefused {
+        loop {
+            if let Frame::TunnelRefused(refused) = self.hear().await {
+                return refused;
+            }
+        }
+    }
+
     async fn say(&self, frame: Gateway) {
         self.end.to_node.send(Ok(GatewayFrame { frame: Some(frame) })).await.expect("the agent listens");
     }
@@ -379,19 +412,6 @@ async fn a_certificate_is_renewed_at_sixty_percent_and_used_from_the_next_connec
     let kept = world.identity.load().unwrap().unwrap();
     assert_eq!(kept.chain[0], renewed);
     assert!(asked.load(Ordering::SeqCst) >= 2, "a failed renewal was tried again");
-    agent.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_ticket_is_spent_once() {
-    let mut world = World::new();
-    let agent = world.start();
-    let until = START.saturating_add(Duration::from_secs(300));
-    assert_eq!(agent.handle.spend_ticket("t".into(), until).await, Ok(true));
-    assert_eq!(agent.handle.spend_ticket("t".into(), until).await, Ok(false));
-    agent.crash().await;
-    let agent = world.start();
-    assert_eq!(agent.handle.spend_ticket("t".into(), until).await, Ok(false));
     agent.stop().await;
 }
 

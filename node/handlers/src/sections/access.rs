@@ -20,23 +20,9 @@ use crate::files::{Files, FilesError, HostDir, HostFile};
 use crate::sshd::{Sshd, SshdError};
 use plan::{Access, Observed, Step};
 
-/// Takes the keys that exec tickets are verified against. The whole set each time; empty is none.
-pub trait TicketKeys: Send + Sync + 'static {
-    fn set(&self, jwks: &str);
-}
-
-/// Tickets are for nobody yet.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoTickets;
-
-impl TicketKeys for NoTickets {
-    fn set(&self, _jwks: &str) {}
-}
-
 pub struct AccessFiles {
     files: Arc<dyn Files>,
     sshd: Arc<dyn Sshd>,
-    tickets: Arc<dyn TicketKeys>,
     /// There while sshd may not have read the drop-in as it is.
     reload_owed: PathBuf,
 }
@@ -74,13 +60,8 @@ impl Problem {
 
 impl AccessFiles {
     /// `reload_owed` is the path of a marker file of the daemon's own.
-    pub fn new(
-        files: Arc<dyn Files>,
-        sshd: Arc<dyn Sshd>,
-        tickets: Arc<dyn TicketKeys>,
-        reload_owed: PathBuf,
-    ) -> Self {
-        Self { files, sshd, tickets, reload_owed }
+    pub fn new(files: Arc<dyn Files>, sshd: Arc<dyn Sshd>, reload_owed: PathBuf) -> Self {
+        Self { files, sshd, reload_owed }
     }
 
     async fn pass(&self, spec: &NodeSpec, context: &ConvergeContext) -> SectionReport {
@@ -92,7 +73,6 @@ impl AccessFiles {
                 return SectionReport::of(SectionState::Failed).with_reason("InvalidAccess", problem);
             }
         };
-        self.tickets.set(&section.ticket_jwks);
         let mut report = match self.bring_about(&access, context).await {
             Ok(report) => report,
             Err(problem) => problem.report(),

@@ -11,7 +11,6 @@ use futures::future::{BoxFuture, ready};
 use handlers::files::{Files, FilesError, HostDir, HostFile};
 use handlers::logs::LogSource;
 use handlers::node::NodePorts;
-use handlers::sections::access::NoTickets;
 use handlers::slices::FakeSlices;
 use handlers::sshd::NoSshd;
 use handlers::upload::{Destination, Upload, UploadError};
@@ -88,7 +87,8 @@ pub fn ports(
         files: files.clone(),
         slices: slices.clone(),
         sshd: Arc::new(NoSshd),
-        tickets: Arc::new(NoTickets),
+        tunnels: None,
+        shell: Arc::new(handlers::shell::EchoShell),
         hypervisor: None,
         logs: Arc::new(NoLogs),
         upload: Arc::new(NoUpload),

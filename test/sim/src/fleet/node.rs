@@ -308,7 +308,7 @@ impl SimNode {
                     identity.marks = identity.marks.max(marks);
                 }
             }
-            Effect::Reply(_) => {}
+            Effect::OpenTunnel { .. } | Effect::CloseTunnels => {}
         }
     }
 

@@ -326,7 +326,7 @@ impl World {
                 let kept = &mut self.nodes[n].kept.marks;
                 *kept = kept.max(marks);
             }
-            Effect::Reply(_) => {}
+            Effect::OpenTunnel { .. } | Effect::CloseTunnels => {}
         }
         true
     }

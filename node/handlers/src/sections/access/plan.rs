@@ -13,8 +13,6 @@ const CA_KEYS_MAX: usize = 16;
 /// Local accounts people log in to.
 const ACCOUNTS_MAX: usize = 256;
 const PRINCIPALS_MAX: usize = 256;
-/// A key set of a few keys.
-const JWKS_BYTES_MAX: usize = 64 * 1024;
 
 /// What the host should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,7 +50,6 @@ pub fn parse(section: &AccessSection, node_id: NodeId) -> Result<Access, String>
     };
     over("CA keys", section.ssh_ca_keys.len(), CA_KEYS_MAX)?;
     over("accounts", section.accounts.len(), ACCOUNTS_MAX)?;
-    over("bytes of ticket keys", section.ticket_jwks.len(), JWKS_BYTES_MAX)?;
     let mut keys: Vec<SshPublicKey> = Vec::new();
     for (at, line) in section.ssh_ca_keys.iter().enumerate() {
         let key = line.parse().map_err(|err| format!("CA key {}: {err}", at + 1))?;

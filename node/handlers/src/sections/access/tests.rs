@@ -27,7 +27,6 @@ pub(super) fn section() -> AccessSection {
         ssh_ca_keys: vec![ca(1)],
         accounts: vec![AccessAccount { account: "ops".into(), principals: vec![format!("ops@{}", node())] }],
         revoked_serials: vec![7],
-        ticket_jwks: "{\"keys\":[]}".into(),
     }
 }
 
@@ -70,30 +69,20 @@ impl Sshd for FakeSshd {
     }
 }
 
-#[derive(Default)]
-struct Tickets(Mutex<Vec<String>>);
-
-impl TicketKeys for Tickets {
-    fn set(&self, jwks: &str) {
-        self.0.lock().unwrap().push(jwks.into());
-    }
-}
-
 struct Host {
     root: TempDir,
     sshd: Arc<FakeSshd>,
-    tickets: Arc<Tickets>,
 }
 
 impl Host {
     fn new() -> Self {
-        Self { root: tempfile::tempdir().unwrap(), sshd: Arc::default(), tickets: Arc::default() }
+        Self { root: tempfile::tempdir().unwrap(), sshd: Arc::default() }
     }
 
     async fn pass(&self, trap: Trap, section: AccessSection) -> (SectionReport, Vec<String>) {
         let files = Arc::new(TrappedFiles::new(HostPaths::simulated(self.root.path()), trap));
         let owed = self.root.path().join("data/reload-owed");
-        let mut access = AccessFiles::new(files.clone(), self.sshd.clone(), self.tickets.clone(), owed);
+        let mut access = AccessFiles::new(files.clone(), self.sshd.clone(), owed);
         let spec = NodeSpec { access: Some(section), ..NodeSpec::default() };
         let context = ConvergeContext {
             node_id: node(),
@@ -130,7 +119,6 @@ async fn a_section_is_written_once_and_sshd_reloaded_once() {
     // Keys, principals and revocations are read at each login.
     host.converged(AccessSection { revoked_serials: vec![7, 8], ..section() }).await;
     assert_eq!(host.reloads(), 1);
-    assert_eq!(host.tickets.0.lock().unwrap().len(), 3, "ticket keys are taken on every pass");
 }
 
 #[tokio::test]
@@ -249,7 +237,7 @@ async fn an_invalid_section_refuses_the_spec_and_is_terminal_when_held() {
     assert_eq!((report.state, report.reason.as_str()), (SectionState::Failed, "InvalidAccess"));
     assert!(changes.is_empty());
     let files = Arc::new(TrappedFiles::new(HostPaths::simulated(host.root.path()), Trap::Never));
-    let access = AccessFiles::new(files, host.sshd.clone(), host.tickets.clone(), "owed".into());
+    let access = AccessFiles::new(files, host.sshd.clone(), "owed".into());
     let validator = access.validator().unwrap();
     let spec = |access| NodeSpec { access: Some(access), ..NodeSpec::default() };
     assert!((validator.check)(&spec(bad), node()).is_err());

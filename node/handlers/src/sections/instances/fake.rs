@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use agent::link::ByteStream;
 use futures::future::{BoxFuture, FutureExt};
 use model::InstanceId;
 use serde::{Deserialize, Serialize};
 use wire::proto::agent::InstanceSpec;
 
-use super::port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
+use super::port::{Door, Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
 
 /// A line for each instance.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -181,6 +182,24 @@ impl Hypervisor for FakeHypervisor {
             host.domains.remove(&id.to_string());
             Ok(())
         })
+        .boxed()
+    }
+
+    fn reach(&self, id: InstanceId, door: Door) -> BoxFuture<'_, Result<Box<dyn ByteStream>, Trouble>> {
+        async move {
+            let host = self.read().await?;
+            let running = host.domains.get(&id.to_string()).is_some_and(|domain| domain.running);
+            let refused = |message: &str| Trouble {
+                reason: "NotReached",
+                message: message.to_owned(),
+                retryable: false,
+            };
+            match door {
+                _ if !running => Err(refused("the instance does not run here")),
+                Door::Console => Ok(crate::shell::echo("console: ")),
+                Door::Port(_) => Err(refused("a simulated instance has no ports: its console answers")),
+            }
+        }
         .boxed()
     }
 

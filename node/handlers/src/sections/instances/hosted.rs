@@ -2,10 +2,12 @@
 //! the host has the memory for a start.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use agent::link::ByteStream;
 use futures::future::{BoxFuture, FutureExt};
 use model::InstanceId;
 use runtimes::admission::{self, Admission, HostMemory, Promised};
@@ -16,13 +18,14 @@ use runtimes::name::Cidr;
 use runtimes::nat::NatBridge;
 use runtimes::{
     Domain, DomainState, Image, ImageFormat, ImageRef, Images, Instance, Nic, Progress, Runtime,
-    RuntimeError, SeedInput, UserData, name,
+    RuntimeError, SeedInput, UserData, name, network,
 };
+use tokio::net::TcpStream;
 use wire::proto::agent::{
     ImageFormat as WireFormat, InstanceImage, InstanceNic, InstanceSpec, NetworkPolicy as WirePolicy,
 };
 
-use super::port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
+use super::port::{Door, Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
 
 /// The host's memory, when it can be read.
 pub type HostMemoryOf = Box<dyn Fn() -> Option<HostMemory> + Send + Sync>;
@@ -33,6 +36,8 @@ pub struct Hosted {
     firewall: Arc<Firewall>,
     nat: Option<NatBridge>,
     memory: HostMemoryOf,
+    /// In which the instances' cards are; the host's own when absent.
+    namespace: Option<PathBuf>,
 }
 
 impl Hosted {
@@ -42,8 +47,9 @@ impl Hosted {
         firewall: Arc<Firewall>,
         nat: Option<NatBridge>,
         memory: HostMemoryOf,
+        namespace: Option<PathBuf>,
     ) -> Self {
-        Self { runtime, images, firewall, nat, memory }
+        Self { runtime, images, firewall, nat, memory, namespace }
     }
 
     /// The daemon's own bridge is there while one of these is to be on it. When it cannot be, none of them can run.
@@ -108,6 +114,28 @@ impl Hosted {
         // One that has its seed keeps it.
         let user_data = UserData::none();
         self.runtime.define(&instance, SeedInput::UserData(&user_data)).await.map_err(trouble)
+    }
+
+    /// To an address that the loaded rules bind to a card of this instance, and to no other: whoever answers there is it.
+    async fn dial(&self, id: InstanceId, port: u16) -> Result<TcpStream, Trouble> {
+        let refused = |reason, message: String| Trouble { reason, message, retryable: true };
+        let own = self.runtime.observe(id).await.map_err(trouble)?;
+        if own.is_none_or(|own| own.state != DomainState::Running) {
+            return Err(refused("NotRunning", "the instance does not run here".to_owned()));
+        }
+        let tap = name::tap(id, 0);
+        let bound = self.firewall.bound();
+        let address = bound.iter().find(|(_, of)| **of == tap).map(|(address, _)| *address);
+        let Some(address) = address else {
+            let message = "the instance has no address that this host vouches for: its pool gives it none, or its rules are not loaded";
+            return Err(refused("NoAddress", message.to_owned()));
+        };
+        let to = SocketAddr::new(address, port);
+        let failed = |err: &std::io::Error| {
+            refused("NotReached", format!("the instance does not take connections at port {port}: {err}"))
+        };
+        let socket = network::tcp_socket(self.namespace.as_deref(), address).map_err(|err| failed(&err))?;
+        socket.connect(to).await.map_err(|err| failed(&err))
     }
 
     fn image(&self, image: &ImageRef) -> Result<Image, Trouble> {
@@ -280,6 +308,17 @@ impl Hypervisor for Hosted {
 
     fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>> {
         async move { self.runtime.destroy(id).await.map_err(trouble) }.boxed()
+    }
+
+    fn reach(&self, id: InstanceId, door: Door) -> BoxFuture<'_, Result<Box<dyn ByteStream>, Trouble>> {
+        async move {
+            let stream: Box<dyn ByteStream> = match door {
+                Door::Console => Box::new(self.runtime.console(id).await.map_err(trouble)?),
+                Door::Port(port) => Box::new(self.dial(id, port).await?),
+            };
+            Ok(stream)
+        }
+        .boxed()
     }
 
     fn tidy<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use agent::link::ByteStream;
 use futures::future::BoxFuture;
 use model::InstanceId;
 use wire::proto::agent::InstanceSpec;
@@ -33,8 +34,19 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Removes all of it, running or not.
     fn destroy(&self, id: InstanceId) -> BoxFuture<'_, Result<(), Trouble>>;
 
+    /// Connects with a running instance of this host: with its serial console, or with a port at an address that is its own by rules
+    /// that are there.
+    fn reach(&self, id: InstanceId, door: Door) -> BoxFuture<'_, Result<Box<dyn ByteStream>, Trouble>>;
+
     /// Removes what instances have in common and none of these, and none that is there, needs any more.
     fn tidy<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>>;
+}
+
+/// What of an instance is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Console,
+    Port(u16),
 }
 
 /// What a hypervisor holds of one instance.

@@ -9,6 +9,7 @@ use agent::identity::{Identity, MemoryIdentity};
 use agent::journal::{EVENTS_MAX, Limits, Marks, MemoryJournal};
 use agent::run::AgentParts;
 use agent::transport::{Address, GrpcLink};
+use agent::tunnel::NoTunnels;
 use kit::{Clock, OnEnd, OsRng, Rng, Supervisor, SystemClock};
 use model::{DeploymentId, JournalId, Role, SiteId, Timestamp};
 use pki::{SeededEntropy, SigningKey, TrustBundle};
@@ -67,6 +68,7 @@ pub async fn run(numbers: Range<u64>, at: Timestamp, gateway: SocketAddr) -> any
             kinds: Vec::new(),
             hardware: Arc::new(NoHardware),
             host: Arc::new(NoHost),
+            tunnels: Arc::new(NoTunnels),
             on_end: OnEnd::Isolate,
         };
         agent::run::run(parts, &supervisor)?;

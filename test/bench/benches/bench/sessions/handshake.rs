@@ -27,6 +27,7 @@ pub fn raw(at: Timestamp, lasts: Duration) -> anyhow::Result<(Run, Duration)> {
         known_cas: vec![],
         identity: Some(node.identity),
         clock: clock(),
+        protocol: pki::tls::ALPN_H2,
     })?;
     let started = Instant::now();
     let (mut samples, mut served) = (Vec::new(), Duration::ZERO);

@@ -139,6 +139,7 @@ fn config(
         known_cas: vec![],
         identity,
         clock: TlsClock::new(move || clock.now()),
+        protocol: pki::tls::ALPN_H2,
     })?)
 }
 

@@ -75,6 +75,7 @@ async fn gateway(number: u64, at: Timestamp, store: Arc<dyn DeliveryStore>) -> a
         tls: Tls { config, trust },
         store,
         images: None,
+        tunnels: None,
         clock,
         rng: Arc::new(OsRng),
         supervisor: supervisor.clone(),

@@ -56,6 +56,7 @@ impl Den {
             tls: tls(&deployment)?,
             store: Arc::new(store.clone()),
             images: None,
+            tunnels: None,
             clock,
             rng: Arc::new(OsRng),
             supervisor: supervisor.clone(),

@@ -56,7 +56,7 @@ fn host() -> Host {
         Box::new(move || Some(HostMemory { total_bytes: total.load(Ordering::Relaxed), hugetlb_bytes: 0 }));
     let kernel = Arc::new(FakeKernel::default());
     let firewall = Arc::new(Firewall::new(kernel.clone(), Arc::new(SystemClock::new())));
-    let hosted = Hosted::new(runtime.clone(), images, firewall, None, memory_of);
+    let hosted = Hosted::new(runtime.clone(), images, firewall, None, memory_of, None);
     Host { dir, hosted, runtime, memory, arrived, kernel }
 }
 

@@ -1,0 +1,3 @@
+//! Tunnels against a real PostgreSQL.
+
+mod statements;
