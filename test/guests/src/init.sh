@@ -6,7 +6,9 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 for module in /m/*.ko; do insmod "$module" 2>/dev/null; done
+mkdir -p /dev/pts && mount -t devpts devpts /dev/pts
 echo root:x:0:0:root:/:/bin/sh >/etc/passwd
+echo /bin/sh >/etc/shells
 
 # The disc is there soon after its driver.
 tries=0
@@ -18,8 +20,10 @@ done
 label=$(dd if=/dev/sr0 bs=1 skip=32808 count=6 2>/dev/null)
 if [ "$label" = cidata ] && mount -t iso9660 -o ro /dev/sr0 /seed 2>/dev/null; then
     hostname "$(sed -n 's/^local-hostname: *//p' /seed/meta-data)"
-    sed -n 's/^  - "\(.*\)"$/\1/p' /seed/meta-data >/etc/authorized_keys
+    sed -n 's/^  - "\(.*\)"$/\1/p' /seed/meta-data >/.ssh/authorized_keys
 fi
+chmod 700 /.ssh
+chmod 600 /.ssh/authorized_keys 2>/dev/null
 
 ip link set lo up
 # Lines of: what, the card's address, the value.
@@ -45,6 +49,13 @@ told() {
         esac
     done
 done
+
+# Its keys are on its disk, so that it is the same host after a stop and a start.
+keys=/tmp
+mount -t vfat /dev/vda /disk 2>/dev/null && keys=/disk
+[ -s "$keys/hostkey" ] || dropbearkey -t ed25519 -f "$keys/hostkey" >/dev/null 2>&1
+sync
+dropbear -s -r "$keys/hostkey" 2>/dev/null
 
 # The power button.
 acpid -d >/dev/null 2>&1 &

@@ -90,7 +90,7 @@ impl Bench for Host {
         Box::pin(async move {
             let owner = std::fs::metadata(self.tiny_image().path).expect("the image").uid();
             assert_eq!(owner, 0, "QEMU's user became the owner of an image that instances share");
-            let script = "hostname; cat /seed/meta-data /seed/user-data /etc/authorized_keys /etc/resolv.conf; \
+            let script = "hostname; cat /seed/meta-data /seed/user-data /.ssh/authorized_keys /etc/resolv.conf; \
                           ip -o addr show; ip route";
             let started = Instant::now();
             let said = guest::ask(&self.runtime, id, script).await;
