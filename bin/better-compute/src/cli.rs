@@ -21,6 +21,7 @@ mod secrets;
 mod shell;
 mod table;
 mod text;
+mod tunnel;
 
 use clap::{ArgMatches, Command};
 
@@ -33,6 +34,7 @@ pub use shell::Shell;
 pub fn commands() -> Vec<Command> {
     let mut commands: Vec<Command> = api::GROUPS.iter().map(api_command::group).collect();
     commands.extend([context::command(), login::command(), install::command()]);
+    commands.extend(tunnel::commands());
     commands.extend([completions_command(), man_command()]);
     commands
 }
@@ -49,6 +51,9 @@ pub async fn run(name: &str, matches: &ArgMatches, root: impl Fn() -> Command, s
         "context" => context::run(matches, shell),
         "login" => login::run(matches, shell).await,
         "daemon" => install::run(matches, shell).await,
+        "ssh" | "console" | "port-forward" | "proxy" | "ssh-config" => {
+            tunnel::run(name, matches, shell).await
+        }
         "completions" => completions(matches, root(), shell),
         "man" => man(matches, root(), shell),
         _ => api_command::run(name, matches, shell).await,

@@ -44,6 +44,7 @@ pub fn of(method: &str) -> Option<&'static [Column]> {
         "flavors.list" => FLAVORS,
         "images.list" => IMAGES,
         "instances.list" => INSTANCES,
+        "tunnels.list" => TUNNELS,
         "quotas.list" => QUOTAS,
         "events.list" => EVENTS,
         "audit.list" => AUDIT,
@@ -175,6 +176,22 @@ const INSTANCES: &[Column] = &[
         let condition = get(v, "conditions").get(0).map(|first| at(first, "message")).unwrap_or_default();
         if condition.is_empty() { at(v, "waitingReason") } else { condition }
     }),
+];
+
+const TUNNELS: &[Column] = &[
+    ID,
+    STATE,
+    column("OP", |v| at(v, "op")),
+    column("PORT", |v| at(v, "port")),
+    column("INSTANCE", |v| at(v, "instance")),
+    column("NODE", |v| at(v, "node.name")),
+    column("BY", |v| at(v, "openedBy.name")),
+    column("FROM", |v| at(v, "sourceIp")),
+    TENANT_WIDE,
+    wide("TO NODE", |v| at(v, "toNodeBytes")),
+    wide("TO CLIENT", |v| at(v, "toClientBytes")),
+    AGE,
+    column("WHY", |v| at(v, "reason")),
 ];
 
 const NODES: &[Column] = &[
