@@ -42,7 +42,7 @@ impl FromGateway {
             }
             data => data,
         });
-        Ok(Incoming { total_bytes: first.total_bytes, bytes: bounded.boxed() })
+        Ok(Incoming { total_bytes: first.total_bytes, anew: false, bytes: bounded.boxed() })
     }
 }
 

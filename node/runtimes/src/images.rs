@@ -2,9 +2,14 @@
 //! on them.
 //!
 //! ```text
-//! <sha256>.<format>.part   what has come so far; a fetch goes on behind it, also after a restart
-//! <sha256>.<format>        whole: its digest verified, its header read. It is never written again
+//! <sha256>.<format>.part         what has come of it from the control plane's own store; a fetch goes on behind it, also after
+//!                                a restart
+//! <sha256>.<format>.<url>.part   what has come of it from an address, which <url> is a digest of
+//! <sha256>.<format>              whole: its digest verified, its header read. It is never written again
 //! ```
+//!
+//! What comes from one place is fetched apart from what comes from another: an address that is slow, or has another file, is in
+//! nobody's way but of those that named it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -21,17 +26,22 @@ use futures::stream::BoxStream;
 use kit::fs::FsError;
 use kit::{Clock, Supervisor, TaskKind};
 use sha2::{Digest, Sha256};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::Semaphore;
 
 use crate::disk::{self, DiskError};
 use crate::instance::{Image, ImageFormat};
 
+mod part;
+
+use part::Part;
+
 const FETCH: TaskKind = TaskKind::isolated("image fetch");
 /// Larger than any system's image; what is larger is a mistake.
 pub const IMAGE_BYTES_MAX: u64 = 256 << 30;
-/// At once: more would only share the line.
+/// At once from the own store, and as many from addresses: more would only share the line.
 const FETCHES_MAX: usize = 4;
+/// Whoever is slower than this gives its place to the next one, and goes on behind what has come when its turn is again.
+const FETCH_WITHIN: Duration = Duration::from_secs(6 * 60 * 60);
 /// A fetch that failed is told for so long before it is made again.
 const TOLD_FOR: Duration = Duration::from_secs(60);
 /// Cuts in a row, with nothing that came in between, after which a fetch has failed.
@@ -57,6 +67,8 @@ pub struct ImageRef {
 pub struct Incoming {
     /// Of the whole image.
     pub total_bytes: u64,
+    /// It comes from its first byte on, wherever it was asked for: the source knows no other way.
+    pub anew: bool,
     pub bytes: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
@@ -81,6 +93,8 @@ pub enum ImageError {
     Fetch(#[from] FetchError),
     #[error("fetch the image: nothing came for {} s", STALL_WITHIN.as_secs())]
     Stalled,
+    #[error("fetch the image: it did not come within {} hours", FETCH_WITHIN.as_secs() / 3600)]
+    TooSlow,
     #[error("fetch the image: it ended after {got} of {total} bytes")]
     Short { got: u64, total: u64 },
     #[error("fetch the image: it has {total} bytes; at most {IMAGE_BYTES_MAX} are possible")]
@@ -102,7 +116,9 @@ impl ImageError {
             Self::Fetch(err) => err.lasting,
             Self::TooLarge { .. } | Self::OtherDigest { .. } => true,
             Self::Refused(err) => err.is_refusal(),
-            Self::Stalled | Self::Short { .. } | Self::NoRoom { .. } | Self::Files(_) => false,
+            Self::Stalled | Self::TooSlow | Self::Short { .. } | Self::NoRoom { .. } | Self::Files(_) => {
+                false
+            }
         }
     }
 
@@ -111,7 +127,8 @@ impl ImageError {
         match self {
             Self::Fetch(err) => !err.lasting,
             Self::Stalled | Self::Short { .. } => true,
-            Self::TooLarge { .. }
+            Self::TooSlow
+            | Self::TooLarge { .. }
             | Self::NoRoom { .. }
             | Self::OtherDigest { .. }
             | Self::Refused(_)
@@ -126,7 +143,7 @@ impl ImageError {
             Self::Refused(err) if err.is_refusal() => "ImageRefused",
             Self::TooLarge { .. } => "ImageRefused",
             Self::NoRoom { .. } | Self::Files(_) | Self::Refused(_) => "DiskTrouble",
-            Self::Fetch(_) | Self::Stalled | Self::Short { .. } => "ImageUnavailable",
+            Self::Fetch(_) | Self::Stalled | Self::TooSlow | Self::Short { .. } => "ImageUnavailable",
         }
     }
 }
@@ -182,7 +199,9 @@ struct Inner {
     clock: Arc<dyn Clock>,
     supervisor: Supervisor,
     ended: Ended,
-    lines: Semaphore,
+    store_lines: Semaphore,
+    address_lines: Semaphore,
+    /// By where what has come is.
     fetches: Mutex<BTreeMap<PathBuf, Fetch>>,
 }
 
@@ -206,20 +225,29 @@ impl Images {
         supervisor: Supervisor,
         ended: Ended,
     ) -> Self {
-        let (lines, fetches) = (Semaphore::new(FETCHES_MAX), Mutex::default());
-        Self(Arc::new(Inner { dir, kept_free_min, source, clock, supervisor, ended, lines, fetches }))
+        Self(Arc::new(Inner {
+            dir,
+            kept_free_min,
+            source,
+            clock,
+            supervisor,
+            ended,
+            store_lines: Semaphore::new(FETCHES_MAX),
+            address_lines: Semaphore::new(FETCHES_MAX),
+            fetches: Mutex::default(),
+        }))
     }
 
     /// The image, or how it stands; it is fetched when nobody fetches it yet.
     pub fn want(&self, image: &ImageRef) -> Wanted {
-        let path = self.0.path(image);
+        let (path, part) = (self.0.path(image), self.0.part(image));
         let mut fetches = self.0.locked();
         // Under the lock: a fetch puts its file in place before it takes its entry out.
         if path.is_file() {
             return Wanted::Here(Image { path, format: image.format });
         }
         let now = self.0.clock.monotonic();
-        match fetches.get(&path) {
+        match fetches.get(&part) {
             Some(Fetch::Coming(progress)) => return progress.wanted(),
             Some(Fetch::Failed { at, err }) if now.saturating_sub(*at) < TOLD_FOR => {
                 return Wanted::Failed(err.clone());
@@ -227,13 +255,13 @@ impl Images {
             Some(Fetch::Failed { .. }) | None => {}
         }
         let progress = Arc::new(Progress::default());
-        fetches.insert(path.clone(), Fetch::Coming(progress.clone()));
+        fetches.insert(part.clone(), Fetch::Coming(progress.clone()));
         drop(fetches);
         let (inner, image) = (self.0.clone(), image.clone());
         self.0.supervisor.spawn(FETCH, move |stop| async move {
             // A fetch that is stopped leaves what has come for the next process.
-            if let Some(came) = stop.run_until_cancelled(inner.fetch(&image, &path, &progress)).await {
-                inner.settle(path, came);
+            if let Some(came) = stop.run_until_cancelled(inner.fetch(&image, &part, &progress)).await {
+                inner.settle(part, came);
             }
             Ok::<_, Infallible>(())
         });
@@ -243,10 +271,16 @@ impl Images {
     /// Removes what no instance is based on and none of `wanted` asks for. What is being fetched stays.
     pub async fn tidy(&self, wanted: &[ImageRef], based: &BTreeSet<PathBuf>) -> Result<(), FsError> {
         let mut kept = based.clone();
-        kept.extend(wanted.iter().map(|image| self.0.path(image)));
         {
             let mut fetches = self.0.locked();
-            fetches.retain(|path, fetch| matches!(fetch, Fetch::Coming(_)) || kept.contains(path));
+            for image in wanted {
+                let path = self.0.path(image);
+                if !path.is_file() {
+                    kept.insert(self.0.part(image));
+                }
+                kept.insert(path);
+            }
+            fetches.retain(|part, fetch| matches!(fetch, Fetch::Coming(_)) || kept.contains(part));
             kept.extend(fetches.keys().cloned());
         }
         let inner = self.0.clone();
@@ -268,20 +302,6 @@ impl Progress {
     }
 }
 
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
-}
-
-/// What has come of an image, open at its end.
-struct Part {
-    path: PathBuf,
-    file: tokio::fs::File,
-    hash: Sha256,
-    got: u64,
-}
-
 impl Inner {
     fn path(&self, image: &ImageRef) -> PathBuf {
         let format = match image.format {
@@ -292,33 +312,57 @@ impl Inner {
         self.dir.join(format!("{}.{format}", hex::encode(image.sha256)))
     }
 
+    fn part(&self, image: &ImageRef) -> PathBuf {
+        let mut name = self.path(image).into_os_string();
+        if !image.url.is_empty() {
+            name.push(format!(".{}", hex::encode(&Sha256::digest(&image.url)[..8])));
+        }
+        name.push(".part");
+        name.into()
+    }
+
     fn locked(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Fetch>> {
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settle(&self, path: PathBuf, came: Result<(), ImageError>) {
+    fn settle(&self, part: PathBuf, came: Result<(), ImageError>) {
         match came {
-            Ok(()) => drop(self.locked().remove(&path)),
+            Ok(()) => drop(self.locked().remove(&part)),
             Err(err) => {
-                tracing::warn!(image = %path.display(), err = kit::chain(&err), "image not fetched");
+                tracing::warn!(image = %part.display(), err = kit::chain(&err), "image not fetched");
                 let at = self.clock.monotonic();
-                self.locked().insert(path, Fetch::Failed { at, err: Arc::new(err) });
+                self.locked().insert(part, Fetch::Failed { at, err: Arc::new(err) });
             }
         }
         (self.ended)();
     }
 
-    async fn fetch(&self, image: &ImageRef, path: &Path, progress: &Progress) -> Result<(), ImageError> {
+    async fn fetch(&self, image: &ImageRef, part: &Path, progress: &Progress) -> Result<(), ImageError> {
+        let lines = if image.url.is_empty() { &self.store_lines } else { &self.address_lines };
         // The semaphore is never closed.
-        let _line = self.lines.acquire().await;
+        let _line = lines.acquire().await;
+        let over = self.clock.sleep(FETCH_WITHIN);
+        // What has come stays whichever ends first.
+        tokio::select! {
+            done = self.fetch_whole(image, part, progress) => done,
+            () = over => Err(ImageError::TooSlow),
+        }
+    }
+
+    async fn fetch_whole(
+        &self,
+        image: &ImageRef,
+        part: &Path,
+        progress: &Progress,
+    ) -> Result<(), ImageError> {
         // Others go through, and list nothing: QEMU runs as a user of its own.
         kit::fs::create_dir(&self.dir, 0o711)?;
-        let part = open(part_of(path)).await?;
-        let resumes = part.got > 0;
-        match self.complete(image, path, part, progress).await {
+        let came = Part::open(part).await?;
+        let resumes = came.got > 0;
+        match self.complete(image, came, progress).await {
             // What an earlier process left may have been torn when the host lost its power.
             Err(ImageError::OtherDigest { .. }) if resumes => {
-                self.complete(image, path, open(part_of(path)).await?, progress).await
+                self.complete(image, Part::open(part).await?, progress).await
             }
             done => done,
         }
@@ -328,7 +372,6 @@ impl Inner {
     async fn complete(
         &self,
         image: &ImageRef,
-        path: &Path,
         mut part: Part,
         progress: &Progress,
     ) -> Result<(), ImageError> {
@@ -337,7 +380,7 @@ impl Inner {
         loop {
             let before = part.got;
             let err = match self.stream(image, &mut part, progress).await {
-                Ok(()) => return self.take(part, image, path).await,
+                Ok(()) => return self.take(part, image).await,
                 Err(err) => err,
             };
             cuts = if part.got > before { 0 } else { cuts + 1 };
@@ -349,7 +392,7 @@ impl Inner {
             if cuts == CUTS_MAX {
                 return Err(err);
             }
-            tracing::info!(image = %path.display(), got = part.got, err = kit::chain(&err), "fetch was cut");
+            tracing::info!(image = %part.path.display(), got = part.got, err = kit::chain(&err), "fetch was cut");
             self.clock.sleep(CUT_PAUSE * (1 << cuts)).await;
         }
     }
@@ -360,6 +403,9 @@ impl Inner {
         let total = incoming.total_bytes;
         if total > IMAGE_BYTES_MAX {
             return Err(ImageError::TooLarge { total });
+        }
+        if incoming.anew {
+            part.begin_anew().await?;
         }
         progress.total.store(total, Ordering::Relaxed);
         self.room(total.saturating_sub(part.got))?;
@@ -409,26 +455,25 @@ impl Inner {
     }
 
     /// Puts what has come in its place, when it is what was asked for.
-    async fn take(&self, part: Part, image: &ImageRef, path: &Path) -> Result<(), ImageError> {
-        let Part { path: from, mut file, hash, .. } = part;
-        let failed = |doing| {
-            let path = from.clone();
-            move |source| FsError { doing, path, source }
-        };
-        file.flush().await.map_err(failed("write"))?;
-        file.sync_all().await.map_err(failed("write"))?;
-        let found: [u8; 32] = hash.finalize().into();
+    async fn take(&self, part: Part, image: &ImageRef) -> Result<(), ImageError> {
+        let (from, found) = part.close().await?;
         if found != image.sha256 {
             kit::fs::remove_if_present(&from)?;
             return Err(ImageError::OtherDigest { found: hex::encode(found) });
         }
+        let failed = |doing, source| FsError { doing, path: from.clone(), source };
         let whole = Image { path: from.clone(), format: image.format };
         let checked = tokio::task::spawn_blocking(move || disk::check_image(&whole)).await;
-        if let Err(err) = checked.map_err(|err| failed("read")(std::io::Error::other(err)))? {
+        if let Err(err) = checked.map_err(|err| failed("read", std::io::Error::other(err)))? {
             kit::fs::remove_if_present(&from)?;
             return Err(err.into());
         }
-        tokio::fs::rename(&from, path).await.map_err(failed("rename"))?;
+        let path = self.path(image);
+        if path.is_file() {
+            // It came from elsewhere meanwhile, and disks may be based on that file.
+            return Ok(kit::fs::remove_if_present(&from)?);
+        }
+        tokio::fs::rename(&from, path).await.map_err(|source| failed("rename", source))?;
         Ok(kit::fs::sync_dir(&self.dir)?)
     }
 
@@ -440,50 +485,13 @@ impl Inner {
         };
         for entry in entries {
             let path = entry.map_err(|err| inner_failed(&self.dir, err))?.path();
-            let is_part = path.extension().is_some_and(|end| end == "part");
-            let of = if is_part { path.with_extension("") } else { path.clone() };
-            if !kept.contains(&of) {
+            if !kept.contains(&path) {
                 kit::fs::remove_if_present(&path)?;
                 tracing::info!(image = %path.display(), "image removed: nothing here is based on it");
             }
         }
         Ok(())
     }
-}
-
-impl Part {
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), FsError> {
-        let written = self.file.write_all(bytes).await;
-        written.map_err(|source| FsError { doing: "write", path: self.path.clone(), source })?;
-        self.hash.update(bytes);
-        self.got += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-/// Opens what has come so far, and reads it for its digest.
-async fn open(path: PathBuf) -> Result<Part, FsError> {
-    let at = path.clone();
-    let opened = tokio::task::spawn_blocking(move || {
-        use std::io::Read;
-        let mut options = std::fs::OpenOptions::new();
-        // QEMU's own user reads it later.
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o644);
-        let mut file = options.read(true).append(true).create(true).open(&at)?;
-        let (mut hash, mut got, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
-        loop {
-            match file.read(&mut buffer)? {
-                0 => return Ok((file, hash, got)),
-                read => {
-                    hash.update(&buffer[..read]);
-                    got += read as u64;
-                }
-            }
-        }
-    });
-    let opened = opened.await.unwrap_or_else(|err| Err(std::io::Error::other(err)));
-    let (file, hash, got) = opened.map_err(|source| FsError { doing: "open", path: path.clone(), source })?;
-    Ok(Part { path, file: tokio::fs::File::from_std(file), hash, got })
 }
 
 #[cfg(test)]

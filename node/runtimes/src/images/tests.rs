@@ -13,7 +13,14 @@ enum Line {
     Cut(usize),
     Refused,
     Larger,
+    /// From the first byte on, whatever was asked for.
+    Anew,
 }
+
+/// An address at which nothing is.
+const GONE: &str = "https://gone.example/x";
+/// Of addresses at which something is, and comes by one byte in 100 seconds.
+const SLOW: &str = "https://slow.example/";
 
 struct Script {
     content: Vec<u8>,
@@ -23,15 +30,25 @@ struct Script {
 }
 
 impl ImageSource for Script {
-    fn open<'a>(&'a self, _: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>> {
+    fn open<'a>(&'a self, image: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>> {
         let at = self.opened.fetch_add(1, Ordering::Relaxed).min(self.lines.len() - 1);
         self.offsets.lock().unwrap().push(offset);
+        if image.url.starts_with(SLOW) {
+            let at = usize::try_from(offset).unwrap();
+            let (total_bytes, byte) =
+                (self.content.len() as u64, Bytes::copy_from_slice(&self.content[at..=at]));
+            return Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(100)).await;
+                Ok(Incoming { total_bytes, anew: false, bytes: futures::stream::iter([Ok(byte)]).boxed() })
+            });
+        }
         let rest = self.content.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
         let chunks =
             |bytes: &[u8]| bytes.chunks(1_000).map(|part| Ok(Bytes::copy_from_slice(part))).collect();
         let mut total_bytes = self.content.len() as u64;
         let mut bytes: Vec<Result<Bytes, FetchError>> = match self.lines[at] {
             Line::Whole => chunks(rest),
+            Line::Anew => chunks(&self.content),
             Line::Cut(after) => chunks(&rest[..after.min(rest.len())]),
             Line::Refused => Vec::new(),
             Line::Larger => {
@@ -43,12 +60,13 @@ impl ImageSource for Script {
         if cut {
             bytes.push(Err(FetchError { why: "the line was cut".into(), lasting: false }));
         }
-        let refused = matches!(self.lines[at], Line::Refused);
+        let refused = matches!(self.lines[at], Line::Refused) || image.url == GONE;
+        let anew = matches!(self.lines[at], Line::Anew);
         Box::pin(async move {
             if refused {
                 return Err(FetchError { why: "it is not there".into(), lasting: true });
             }
-            Ok(Incoming { total_bytes, bytes: futures::stream::iter(bytes).boxed() })
+            Ok(Incoming { total_bytes, anew, bytes: futures::stream::iter(bytes).boxed() })
         })
     }
 }
@@ -146,6 +164,79 @@ async fn a_line_that_is_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_source_that_can_only_begin_anew_is_taken_at_its_word() {
+    let mut host = host(&[Line::Cut(5_000), Line::Anew]);
+    let image = image_of(&content());
+    let Wanted::Here(found) = host.settled(&image).await else { panic!("it is not here") };
+    assert_eq!(std::fs::read(&found.path).unwrap(), content());
+    assert_eq!(*host.source.offsets.lock().unwrap(), [0, 5_000]);
+}
+
+#[tokio::test]
+async fn an_address_is_in_nobodys_way_but_of_those_that_named_it() {
+    let mut host = host(&[Line::Whole]);
+    let good = image_of(&content());
+    let gone = at(GONE);
+    assert!(failure(&host.settled(&gone).await).is_lasting());
+    assert!(matches!(host.images.want(&good), Wanted::Coming { .. }), "another's trouble is not told");
+    assert!(matches!(host.settled(&good).await, Wanted::Here(_)));
+    assert!(matches!(host.images.want(&gone), Wanted::Here(_)), "a digest is enough for what is here");
+}
+
+fn at(url: impl Into<String>) -> ImageRef {
+    ImageRef { url: url.into(), ..image_of(&content()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_that_are_slow_are_not_in_the_stores_way() {
+    let mut host = host(&[Line::Whole]);
+    let began = tokio::time::Instant::now();
+    for number in 0..FETCHES_MAX {
+        assert!(matches!(host.images.want(&at(format!("{SLOW}{number}"))), Wanted::Coming { .. }));
+    }
+    assert!(matches!(host.settled(&image_of(&content())).await, Wanted::Here(_)));
+    assert!(began.elapsed() < STALL_WITHIN, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_slow_gives_its_place_to_the_next_one() {
+    let mut host = host(&[Line::Whole]);
+    let slow: Vec<ImageRef> = (0..FETCHES_MAX).map(|number| at(format!("{SLOW}{number}"))).collect();
+    for image in &slow {
+        assert!(matches!(host.images.want(image), Wanted::Coming { .. }));
+    }
+    let began = tokio::time::Instant::now();
+    let waits = at("https://quick.example/x");
+    assert!(matches!(host.images.want(&waits), Wanted::Coming { .. }));
+    host.ended.changed().await.unwrap();
+    let failed = host.images.want(&slow[0]);
+    let err = failure(&failed);
+    assert!(
+        !err.is_lasting() && err.reason() == "ImageUnavailable" && err.to_string().contains("6 hours"),
+        "{err}"
+    );
+    assert!(host.images.0.part(&slow[0]).is_file(), "what has come stays");
+    assert!(matches!(host.settled(&waits).await, Wanted::Here(_)));
+    assert!(began.elapsed() < FETCH_WITHIN + STALL_WITHIN, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn what_comes_from_two_places_at_once_is_one_image() {
+    let mut host = host(&[Line::Whole]);
+    let images = ["", "https://a.example/x", "https://b.example/x"].map(at);
+    for image in &images {
+        assert!(matches!(host.images.want(image), Wanted::Coming { .. }));
+    }
+    host.ended.wait_for(|ended| *ended == images.len()).await.unwrap();
+    for image in &images {
+        let Wanted::Here(found) = host.images.want(image) else { panic!("it is not here") };
+        assert_eq!(std::fs::read(&found.path).unwrap(), content());
+    }
+    assert_eq!(host.source.opened.load(Ordering::Relaxed), 3);
+    assert_eq!(host.files(), [format!("{}.raw", hex::encode(images[0].sha256))]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn lines_on_which_nothing_comes_end_the_fetch_and_what_came_stays() {
     let mut host = host(&[Line::Cut(5_000), Line::Cut(0)]);
     let image = image_of(&content());
@@ -238,6 +329,14 @@ async fn only_what_something_is_based_on_or_asks_for_stays() {
     let image = image_of(&content());
     let Wanted::Here(found) = host.settled(&image).await else { panic!("it is not here") };
     let torn = host.dir.path().join("images/00.raw.part");
+    // What another address began is of no use once the image is here.
+    let elsewhere = at(GONE);
+    std::fs::write(host.images.0.part(&elsewhere), &content()[..9_000]).unwrap();
+    let other = ImageRef { sha256: [7; 32], ..elsewhere.clone() };
+    let begun = host.images.0.part(&other);
+    std::fs::write(&begun, b"what has come so far").unwrap();
+    host.images.tidy(&[elsewhere.clone(), other], &BTreeSet::new()).await.unwrap();
+    assert!(found.path.is_file() && begun.is_file() && !host.images.0.part(&elsewhere).exists());
     std::fs::write(&torn, b"left by nobody knows whom").unwrap();
     host.images.tidy(&[], &BTreeSet::from([found.path.clone()])).await.unwrap();
     assert!(found.path.is_file() && !torn.exists());

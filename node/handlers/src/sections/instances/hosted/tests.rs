@@ -21,7 +21,7 @@ impl ImageSource for Shelf {
         let rest = Bytes::copy_from_slice(&self.0[usize::try_from(offset).unwrap()..]);
         let total_bytes = self.0.len() as u64;
         let bytes = futures::stream::once(async move { Ok(rest) }).boxed();
-        std::future::ready(Ok(Incoming { total_bytes, bytes })).boxed()
+        std::future::ready(Ok(Incoming { total_bytes, anew: false, bytes })).boxed()
     }
 }
 
