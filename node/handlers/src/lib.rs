@@ -20,6 +20,7 @@ pub mod conditions;
 pub mod machine;
 
 pub mod files;
+pub mod https;
 pub mod images;
 pub mod logs;
 pub mod shell;

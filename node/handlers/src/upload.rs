@@ -1,6 +1,6 @@
 //! One PUT of bytes to a presigned https URL. The URL is a secret: it is in no error and no log.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +8,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use kit::Clock;
 use reqwest::Url;
-use rustls::RootCertStore;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
+
+use crate::https::{self, HttpsError};
 
 const URL_BYTES_MAX: usize = 8 * 1024;
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Nothing taken for this long is a dead connection, however slow a live one may be.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// From the last byte taken to the answer: storage makes the object durable first.
@@ -21,15 +19,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// A megabyte in ten seconds is the slowest line worth waiting for; a bundle has 16 of them.
 const TOTAL_LIMIT: Duration = Duration::from_secs(5 * 60);
 const CHUNK_BYTES: usize = 64 * 1024;
-const USER_AGENT: &str = concat!("bcd/", env!("CARGO_PKG_VERSION"));
-
-/// Where distributions keep their authorities: Debian, Fedora, Alpine and openSUSE.
-const SYSTEM_BUNDLES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/ca-bundle.pem",
-];
 
 /// Where an upload goes, checked. Prints its host alone.
 #[derive(Clone)]
@@ -45,10 +34,8 @@ impl std::fmt::Debug for Destination {
 pub enum UploadError {
     #[error("take the upload URL: {0}")]
     Destination(&'static str),
-    #[error("set up TLS to upload: no certificate authorities in {bundle:?}")]
-    Roots { bundle: PathBuf },
-    #[error("set up TLS to upload")]
-    Tls(#[source] rustls::Error),
+    #[error("upload")]
+    Client(#[source] HttpsError),
     #[error("upload")]
     Http(#[source] reqwest::Error),
     #[error("upload: nothing was taken for {} s", STALL_LIMIT.as_secs())]
@@ -97,32 +84,12 @@ impl HttpsUpload {
         Self { clock, authorities }
     }
 
-    fn client(&self) -> Result<reqwest::Client, UploadError> {
-        let system = || SYSTEM_BUNDLES.iter().map(Path::new).find(|path| path.is_file()).map(Path::to_owned);
-        let bundle = self.authorities.clone().or_else(system).unwrap_or_else(|| SYSTEM_BUNDLES[0].into());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(UploadError::Tls)?
-            .with_root_certificates(roots(&bundle)?)
-            .with_no_client_auth();
-        reqwest::Client::builder()
-            .user_agent(USER_AGENT)
-            .connect_timeout(CONNECT_LIMIT)
-            // A redirect would carry the bundle to wherever it points.
-            .redirect(reqwest::redirect::Policy::none())
-            // The daemon's environment decides nothing; its gateway is reached without a proxy too.
-            .no_proxy()
-            .tls_backend_preconfigured(tls)
-            .build()
-            .map_err(|source| UploadError::Http(source.without_url()))
-    }
-
     async fn send(&self, destination: Destination, body: Bytes) -> Result<(), UploadError> {
         let (taken, mut progress) = tokio::sync::watch::channel(0usize);
         let length = body.len();
-        let request = self
-            .client()?
+        // A redirect would carry the bundle to wherever it points: it is not followed.
+        let request = https::client(self.authorities.as_deref(), |client| client)
+            .map_err(UploadError::Client)?
             .put(destination.0)
             .header(reqwest::header::CONTENT_TYPE, "text/plain; charset=utf-8")
             // Presigned PUTs take no chunked bodies.
@@ -157,16 +124,6 @@ impl HttpsUpload {
             () = self.clock.sleep(ANSWER_LIMIT) => Err(UploadError::Stalled),
         }
     }
-}
-
-fn roots(bundle: &Path) -> Result<RootCertStore, UploadError> {
-    let none = || UploadError::Roots { bundle: bundle.to_owned() };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(bundle).map_err(|_| none())? {
-        // A system's bundle may hold one that rustls does not take; the others still count.
-        let _ = roots.add(certificate.map_err(|_| none())?);
-    }
-    if roots.is_empty() { Err(none()) } else { Ok(roots) }
 }
 
 /// The body in pieces, each told of when the connection asks for the next.
