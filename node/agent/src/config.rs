@@ -10,6 +10,10 @@ use serde::Deserialize;
 use crate::journal::{EVENTS_MAX, FILE_BYTES_MAX, FILE_BYTES_MIN, JOURNAL_FILE, Limits};
 use crate::transport::Address;
 
+mod network;
+
+pub use network::Network;
+
 pub const CONFIG_PATH: &str = "/etc/bcd/config.toml";
 pub const DATA_DIR: &str = "/var/lib/bcd";
 pub const SOCKET_PATH: &str = "/run/bcd/bcd.sock";
@@ -21,6 +25,8 @@ const NAT_BRIDGE: &str = "vmnat0";
 const CONFIG_BYTES_MAX: u64 = 256 * 1024;
 /// More than any rotation has at once.
 const PINS_MAX: usize = 64;
+/// More than anybody has mirrors.
+const IMAGE_NETWORKS_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -100,6 +106,8 @@ pub struct InstancesConfig {
     pub libvirt_uri: Option<String>,
     /// None for the host's own network.
     pub network_namespace: Option<PathBuf>,
+    /// Networks that are not the internet's and have images.
+    pub image_networks: Vec<Network>,
 }
 
 impl InstancesConfig {
@@ -157,6 +165,11 @@ pub const KEYS: &[(&str, &str)] = &[
         "instances.network_namespace",
         "A file like /run/netns/name: the network in which that libvirt and its bridges are, when it is not the host's own.",
     ),
+    (
+        "instances.image_networks",
+        "Private networks that images are fetched from, like [\"10.0.0.0/8\"], beside the internet; an address of this host only \
+         as itself, like 10.0.0.7/32. Default none.",
+    ),
 ];
 
 #[derive(Debug, Default, Deserialize)]
@@ -203,6 +216,7 @@ struct InstancesTable {
     nat_bridge: Option<String>,
     libvirt_uri: Option<String>,
     network_namespace: Option<PathBuf>,
+    image_networks: Vec<String>,
 }
 
 /// Reads and checks the file at `path`.
@@ -267,7 +281,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
 }
 
 fn instances(check: &Check<'_>, table: InstancesTable) -> Result<InstancesConfig, ConfigError> {
-    let InstancesTable { accel, dir, nat_bridge, libvirt_uri, network_namespace } = table;
+    let InstancesTable { accel, dir, nat_bridge, libvirt_uri, network_namespace, image_networks } = table;
     let accel = match accel.as_deref() {
         None | Some("auto") => InstancesAccel::Auto,
         Some("kvm") => InstancesAccel::Kvm,
@@ -287,7 +301,14 @@ fn instances(check: &Check<'_>, table: InstancesTable) -> Result<InstancesConfig
             return Err(check.value(key, "is an absolute path"));
         }
     }
-    Ok(InstancesConfig { accel, dir, nat_bridge, libvirt_uri, network_namespace })
+    let networks = "instances.image_networks";
+    if image_networks.len() > IMAGE_NETWORKS_MAX {
+        return Err(check.value(networks, format!("is a list of at most {IMAGE_NETWORKS_MAX} networks")));
+    }
+    let image_networks = image_networks.iter().map(|text| text.parse());
+    let image_networks =
+        image_networks.collect::<Result<_, _>>().map_err(|err| check.value(networks, err))?;
+    Ok(InstancesConfig { accel, dir, nat_bridge, libvirt_uri, network_namespace, image_networks })
 }
 
 /// The file `bcd join --server` writes: only what has no default, so that a later default reaches it.

@@ -30,7 +30,7 @@ fn every_key_can_be_set() {
         "data_dir = \"/data\"\nsocket_path = \"/run/x.sock\"\nsite = \"fsn1\"\n{}server_name = \"gw\"\n\
          [journal]\nmax_bytes = 40000000\nmax_events = 500\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
          [instances]\naccel = \"tcg\"\nnat_bridge = \"\"\nlibvirt_uri = \"qemu:///x\"\ndir = \"/vm\"\n\
-         network_namespace = \"/run/netns/x\"\n",
+         network_namespace = \"/run/netns/x\"\nimage_networks = [\"10.0.0.0/8\", \"fd00::7/128\"]\n",
         minimal()
     );
     let config = read(&text).unwrap();
@@ -43,6 +43,7 @@ fn every_key_can_be_set() {
         nat_bridge: None,
         libvirt_uri: Some("qemu:///x".to_owned()),
         network_namespace: Some("/run/netns/x".into()),
+        image_networks: vec!["10.0.0.0/8".parse().unwrap(), "fd00::7/128".parse().unwrap()],
     };
     assert_eq!(config.instances, instances);
     for (key, _) in KEYS {
@@ -138,6 +139,36 @@ fn urls_are_a_host_and_a_port_and_nothing_else() {
     ] {
         assert!(address(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_network_is_its_first_address_and_a_length() {
+    let network = |text: &str| text.parse::<Network>();
+    let within = |text: &str, address: &str| network(text).unwrap().contains(address.parse().unwrap());
+    for (text, inside, outside) in [
+        ("10.0.0.0/8", "10.255.255.255", "11.0.0.0"),
+        ("192.168.1.7/32", "192.168.1.7", "192.168.1.6"),
+        ("0.0.0.0/0", "255.255.255.255", "::"),
+        ("fd00::/8", "fdff::1", "fc00::1"),
+        ("::/0", "ffff::", "10.0.0.1"),
+        ("2001:db8::1/128", "2001:db8::1", "2001:db8::2"),
+    ] {
+        assert!(within(text, inside) && !within(text, outside), "{text}");
+        assert_eq!(network(text).unwrap().to_string(), text);
+    }
+    assert!(network("10.0.0.1/32").unwrap().is_single() && network("::1/128").unwrap().is_single());
+    assert!(!network("10.0.0.0/31").unwrap().is_single());
+    for wrong in ["", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/+8", "::/129", "10.0.0/8", "x/8"] {
+        assert!(network(wrong).unwrap_err().contains("is no network"), "{wrong}");
+    }
+    let told = read(&format!("{}[instances]\nimage_networks = [\"10.1.0.0/8\"]", minimal())).unwrap_err();
+    assert!(
+        told.to_string()
+            .ends_with(r#"instances.image_networks names "10.1.0.0/8"; the network is written 10.0.0.0/8"#),
+        "{told}"
+    );
+    let many = format!("{}[instances]\nimage_networks = {:?}", minimal(), ["10.0.0.0/8"; 65]);
+    assert!(read(&many).unwrap_err().to_string().contains("at most 64"));
 }
 
 #[test]
