@@ -175,7 +175,7 @@ pub struct CreateImage {
     pub tenant: Option<Id<TenantId>>,
     /// Unique in its tenant.
     pub name: Name,
-    /// https. Hosts do not fetch from it yet: import the image.
+    /// https, without a name and password in it. Whoever may use the image sees it.
     pub url: Text<1, 2048>,
     /// Of the file at that address. A host that gets another file refuses it.
     pub sha256: Digest,
@@ -252,7 +252,8 @@ fn check_create(request: &CreateImage) -> Result<(), InvalidRequest> {
     let rest = url.strip_prefix("https://").unwrap_or_default();
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let plain = url.bytes().all(|byte| byte.is_ascii_graphic());
-    if authority.is_empty() || authority.contains('@') || !plain {
+    let named = !authority.is_empty() && !authority.starts_with(':');
+    if !named || authority.contains('@') || !plain {
         let message = "an image is fetched by https, from an address without a name and password in it";
         return Err(InvalidRequest::new("/url", message));
     }
@@ -297,12 +298,24 @@ mod tests {
             login_user: None,
             idempotency_key: None,
         };
-        assert!(check_create(&of("https://cloud.example.com/debian.qcow2")).is_ok());
+        for good in [
+            "https://cloud.example.com/debian.qcow2",
+            "https://10.0.0.5:8443/x?token=a@b",
+            "https://[2001:db8::1]/x",
+        ] {
+            assert!(check_create(&of(good)).is_ok(), "{good}");
+        }
+        assert!(Text::<1, 2048>::parse(&format!("https://a.example/{}", "x".repeat(2048))).is_err());
         for bad in [
             "http://a.example/x",
             "https://",
             "https:///x",
+            "https://:443/x",
+            "https://?x",
             "https://me:pw@a.example/x",
+            "https://me@a.example/x",
+            "https://a.example\\@b.example/x",
+            "HTTPS://me@a.example/x",
             "file:///etc/passwd",
             "https://a.example/a b",
         ] {

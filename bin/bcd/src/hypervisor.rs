@@ -7,7 +7,7 @@ use std::sync::Arc;
 use agent::config::{InstancesAccel, InstancesConfig};
 use agent::identity::FileIdentity;
 use agent::link::ImageLink;
-use handlers::images::FromGateway;
+use handlers::images::{FromAddress, FromGateway, Guard, HostLookup, Sources};
 use handlers::sections::instances::hosted::Hosted;
 use handlers::sections::instances::port::Hypervisor;
 use hw::{Commands, Hardware, HostCommands, HostHardware, InNetwork, Root};
@@ -15,7 +15,7 @@ use kit::{Clock, Supervisor, TaskKind, Waker};
 use runtimes::accel::Accel;
 use runtimes::admission::HostMemory;
 use runtimes::firewall::{Changes, Firewall, Nft};
-use runtimes::images::{ImageSource, Images};
+use runtimes::images::Images;
 use runtimes::libvirt::{HostFacts, Options};
 use runtimes::nat::NatBridge;
 use runtimes::{Libvirt, canary};
@@ -58,9 +58,14 @@ pub async fn of_host(
     let (runtime, choice) = Libvirt::open(options, asked, facts, commands.clone(), clock.clone()).await?;
     tracing::info!(accelerator = %choice, "this host runs instances");
     let identity = Arc::new(FileIdentity::new(data_dir));
-    let source: Arc<dyn ImageSource> = Arc::new(FromGateway::new(link, identity));
+    let guard = Guard::new(Arc::new(HostLookup), config.image_networks.clone());
+    let sources = Sources {
+        store: Arc::new(FromGateway::new(link, identity)),
+        address: Arc::new(FromAddress::new(guard, None)),
+    };
+    let sources = Arc::new(sources);
     let images =
-        Images::new(images_dir, source, clock.clone(), supervisor.clone(), Arc::new(move || arrived.wake()));
+        Images::new(images_dir, sources, clock.clone(), supervisor.clone(), Arc::new(move || arrived.wake()));
     let dir = data_dir.join("firewall");
     let namespace = config.network_namespace.clone();
     let commands: Arc<dyn Commands> = match &namespace {

@@ -8,7 +8,7 @@
 //! | condition | a file below [`conditions`] | [`machine::Machine`] |
 //!
 //! Whatever reaches the host goes through a port with a fake: [`files`], [`slices`], [`sshd`], [`upload`],
-//! [`sections::instances::port`], `hw`.
+//! [`images::Lookup`], [`sections::instances::port`], `hw`.
 
 pub mod node;
 
