@@ -69,16 +69,21 @@ impl Dev {
         Ok(Self { running, ready, home, data_dir, _temp: None })
     }
 
-    /// Runs `better-compute ARGS` as the user whose context `dev` made.
-    pub fn cli(&self, args: &[&str]) -> anyhow::Result<Done> {
-        let output = Command::new(program::path("better-compute")?)
+    /// `better-compute ARGS` as the user whose context `dev` made.
+    pub fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
+        let mut command = Command::new(program::path("better-compute")?);
+        command
             .args(args)
             .env("HOME", &self.home)
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("BETTER_COMPUTE_CONFIG")
-            .stdin(Stdio::null())
-            .output()?;
-        Ok(output.into())
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs it.
+    pub fn cli(&self, args: &[&str]) -> anyhow::Result<Done> {
+        Ok(self.command(args)?.output()?.into())
     }
 
     /// The same with `--output json`, parsed.

@@ -1,9 +1,9 @@
 //! Virtual machines on this very machine: a real libvirt, a real QEMU, a real guest.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -70,6 +70,76 @@ fn text<'a>(value: &'a Value, field: &str) -> anyhow::Result<&'a str> {
     value[field].as_str().with_context(|| format!("{field} of {value}"))
 }
 
+/// A new key of OpenSSH's; the path of its private half.
+fn ssh_key(dir: &Path) -> anyhow::Result<String> {
+    let path = dir.join("key").display().to_string();
+    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &path]).status()?;
+    ensure!(made.success(), "ssh-keygen: {made}");
+    Ok(path)
+}
+
+fn ssh(dev: &Dev, key: &str, args: &[&str]) -> anyhow::Result<String> {
+    let done = dev
+        .cli(&[&["ssh", "--wait-timeout", "120", "web", "-i", key, "-o", "BatchMode=yes"], args].concat())?;
+    ensure!(done.code == 0, "ssh ended with {:?}:\n{}\n{}", done.code, done.stdout, done.stderr);
+    Ok(done.stdout)
+}
+
+/// Its console and a port of it, and that they are closed when whoever opened them may not any more.
+fn ways_in(dev: &Dev, id: &str) -> anyhow::Result<()> {
+    // A token of its own, so that it can be taken away.
+    let made = dev.json(&["tokens", "create", "guest", "--expires-in-hours", "1"])?;
+    let (token, secret) = (text(&made["token"], "id")?.to_owned(), text(&made, "secret")?.to_owned());
+    let mut console = dev.command(&["console", "web"])?;
+    let console = console.env("BETTER_COMPUTE_TOKEN", secret);
+    let mut console = console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut typed = console.stdin.take().context("its input")?;
+    let mut shown = console.stdout.take().context("its output")?;
+    typed.write_all(b"\necho said-$((40 + 2))\n")?;
+    let mut said = Vec::new();
+    while !String::from_utf8_lossy(&said).contains("said-42") {
+        let mut piece = [0; 1024];
+        let read = shown.read(&mut piece)?;
+        ensure!(read > 0, "the console ended:\n{}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(&piece[..read]);
+    }
+
+    let mut forward = dev.command(&["port-forward", "web", "0:22"])?;
+    let mut forward = forward.stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(forward.stdout.take().context("its output")?).read_line(&mut line)?;
+    let local = line.split(' ').next().context("where it listens")?;
+    let mut banner = [0; 8];
+    std::net::TcpStream::connect(local)?.read_exact(&mut banner)?;
+    ensure!(&banner == b"SSH-2.0-", "{banner:?}");
+    forward.kill()?;
+    forward.wait()?;
+
+    let open = dev.json(&["tunnels", "list", "--instance", id])?;
+    let of_console = |one: &Value| one["op"] == "console" && one["state"] == "open";
+    ensure!(open["items"].as_array().is_some_and(|items| items.iter().any(of_console)), "{open}");
+    dev.json(&["tokens", "revoke", &token, "--yes"])?;
+    let revoked = Instant::now();
+    // It ends by itself, with its input still there.
+    while console.try_wait()?.is_none() {
+        ensure!(revoked.elapsed() < Duration::from_secs(20), "a console of a revoked token goes on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eprintln!("the console of a revoked token was closed after {:.1} s", revoked.elapsed().as_secs_f64());
+    eventually(Duration::from_secs(20), "every tunnel is told to be closed", || {
+        let tunnels = dev.json(&["tunnels", "list", "--instance", id, "--include-closed"])?;
+        let items = tunnels["items"].as_array().context("a list")?;
+        let told = dev.json(&["audit", "list", "--limit", "200"])?;
+        let count = |action: &str| {
+            told["items"].as_array().into_iter().flatten().filter(|one| one["action"] == action).count()
+        };
+        let closed = count("compute:tunnels:closed");
+        let done = items.iter().all(|one| one["state"] == "closed") && closed == items.len();
+        let revoked = items.iter().any(|one| one["reason"] == "token-over");
+        Ok(if done && revoked { Ok(()) } else { Err(format!("{closed} told of {tunnels}")) })
+    })
+}
+
 #[test]
 fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> anyhow::Result<()> {
     let tiny = Tiny::built()?;
@@ -114,9 +184,12 @@ fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> any
         "--disk-gib",
         "2",
     ])?;
+    let keys = tempfile::tempdir()?;
+    let key = ssh_key(keys.path())?;
+    let public = format!("{key}.pub");
     let disk = tiny.disk();
     let disk = disk.to_str().context("a path")?;
-    dev.json(&["images", "import", disk, "--name", "tiny"])?;
+    dev.json(&["images", "import", disk, "--name", "tiny", "--login-user", "root"])?;
     let made = dev.json(&[
         "instances",
         "create",
@@ -128,10 +201,16 @@ fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> any
         "tiny",
         "--name",
         "web",
+        "--ssh-key",
+        &public,
         "--wait",
     ])?;
     ensure!(made["state"] == "running", "{made}");
     let id = text(&made, "id")?;
+    // As a person would, at once: it waits for the guest.
+    let said = ssh(&dev, &key, &["uname -a; echo key of $(wc -l </.ssh/authorized_keys)"])?;
+    ensure!(said.contains("Linux web ") && said.contains("key of 1"), "{said}");
+    ways_in(&dev, id)?;
     let console = host.join("libvirt/instances").join(id).join("tty");
     let said = ask(&console, "hostname; ip -o addr show; ip route; ping -c 1 -W 5 10.88.0.1")?;
     for expected in ["web", "inet 10.88.0.2/24", "default via 10.88.0.1", "1 packets received"] {
@@ -144,7 +223,8 @@ fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> any
     ensure!(resized["diskGiB"] == 2, "{resized}");
     let started = dev.json(&["instances", "start", id, "--wait"])?;
     ensure!(started["state"] == "running", "{started}");
-    let said = ask(&console, "cat /proc/partitions")?;
+    // The same host as before, by the key that its disk has kept.
+    let said = ssh(&dev, &key, &["cat /proc/partitions"])?;
     ensure!(said.contains("2097152 vda"), "the disk has grown:\n{said}");
 
     let deleted = dev.json(&["instances", "delete", id, "--wait", "--yes"])?;
