@@ -38,3 +38,17 @@ CREATE TABLE IF NOT EXISTS tunnels (
 );
 CREATE INDEX IF NOT EXISTS tunnels_by_tenant ON tunnels (tenant_id, tunnel_id DESC);
 CREATE INDEX IF NOT EXISTS tunnels_by_end ON tunnels (ends_at);
+
+-- A pool's network stays what it is while addresses of it are leased: an instance's is on its card, and nobody else's may be it.
+-- Nameservers are told to guests that are made from then on.
+CREATE OR REPLACE FUNCTION pools_network_check() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF (OLD.policy->'network') - 'nameservers' IS DISTINCT FROM (NEW.policy->'network') - 'nameservers'
+      AND EXISTS (SELECT 1 FROM ip_leases l WHERE l.pool_id = NEW.pool_id) THEN
+    RAISE EXCEPTION 'the network of the pool is in use' USING ERRCODE = 'check_violation',
+      CONSTRAINT = 'pools_network_in_use', TABLE = 'pools';
+  END IF;
+  RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS pools_network_in_use ON pools;
+CREATE TRIGGER pools_network_in_use BEFORE UPDATE OF policy ON pools FOR EACH ROW EXECUTE FUNCTION pools_network_check();

@@ -71,6 +71,15 @@ pub struct HostReserve {
     pub memory_gib: Option<Int<0, 65_536>>,
 }
 
+/// How much of it is booked more than once. Memory never is: a guest that uses what it was promised must have it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Overcommit {
+    /// vCPUs for each CPU of a host that its reserve leaves; 1 when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<Int<1, 32>>,
+}
+
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PoolPolicy {
@@ -79,6 +88,9 @@ pub struct PoolPolicy {
     pub placement: Option<Word<Placement>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_reserve: Option<HostReserve>,
+    /// For a pool of class `vps-host`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overcommit: Option<Overcommit>,
     /// How long an unreachable node is waited for before it is lost and its work is placed again. Never when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_after_minutes: Option<Int<5, 43_200>>,
@@ -188,6 +200,10 @@ fn check_create(request: &CreatePool) -> Result<(), InvalidRequest> {
     if network && request.class.0 != PoolClass::VpsHost {
         return Err(InvalidRequest::new("/policy/network", "only a pool of class vps-host has a network"));
     }
+    let overcommit = request.policy.as_ref().is_some_and(|policy| policy.overcommit.is_some());
+    if overcommit && request.class.0 != PoolClass::VpsHost {
+        return Err(InvalidRequest::new("/policy/overcommit", "only a pool of class vps-host overcommits"));
+    }
     check_policy(request.policy.as_ref())
 }
 
@@ -201,4 +217,4 @@ fn check_update(request: &UpdatePool) -> Result<(), InvalidRequest> {
 method!(Create, "pools"."create", Key, "compute-pool", CreatePool => Pool, [NotFound, Conflict], "Creates a pool.", check = check_create);
 method!(Get, "pools"."get", Read, "compute-pool", GetPool => Pool, [NotFound], "Shows a pool and what of it is free.");
 method!(List, "pools"."list", Read, "compute-pool", ListPools => crate::List<Pool>, [NotFound], "Lists pools.");
-method!(Update, "pools"."update", Natural, "compute-pool", UpdatePool => Pool, [NotFound, Conflict], "Renames a pool or replaces its policy.", check = check_update);
+method!(Update, "pools"."update", Natural, "compute-pool", UpdatePool => Pool, [NotFound, Conflict, InvalidState], "Renames a pool or replaces its policy.", check = check_update);

@@ -61,7 +61,7 @@ fn offer(inventory: &NodeInventory, reserve: &Reserve, capabilities: Vec<String>
     let machine_cpu_millis = cpus.saturating_mul(1000);
     let machine_memory_bytes = inventory.memory.total_bytes.unwrap_or(0).saturating_sub(pooled);
     Offer {
-        cpu_millis: machine_cpu_millis.saturating_sub(reserve.cpu_millis),
+        cpu_millis: machine_cpu_millis.saturating_sub(reserve.cpu_millis).saturating_mul(reserve.cpu_times),
         memory_bytes: machine_memory_bytes.saturating_sub(reserve.memory_bytes),
         hugepages_1gi: pools.iter().filter(gigantic).map(|pool| pool.pages).fold(0, u64::saturating_add),
         machine_cpu_millis,

@@ -27,11 +27,12 @@ const POOL_UPDATE: Op = Op::new("pool_update");
 /// node refuse.
 const HEADROOM_BYTES: u64 = GIB;
 
-/// What each machine of a pool keeps for itself.
+/// What each machine of a pool keeps for itself, and how often the rest of its CPUs is booked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reserve {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
+    pub cpu_times: u64,
 }
 
 impl Reserve {
@@ -39,7 +40,12 @@ impl Reserve {
         let reserve = policy.host_reserve.as_ref();
         let vcpu = reserve.and_then(|reserve| reserve.vcpu).map_or(0, |vcpu| vcpu.get());
         let memory_gib = reserve.and_then(|reserve| reserve.memory_gib).map_or(0, |memory| memory.get());
-        Self { cpu_millis: vcpu * 1000, memory_bytes: memory_gib.saturating_mul(GIB).max(HEADROOM_BYTES) }
+        let overcommit = policy.overcommit.as_ref().and_then(|overcommit| overcommit.vcpu);
+        Self {
+            cpu_millis: vcpu * 1000,
+            memory_bytes: memory_gib.saturating_mul(GIB).max(HEADROOM_BYTES),
+            cpu_times: overcommit.map_or(1, |times| times.get()),
+        }
     }
 }
 
@@ -201,6 +207,13 @@ fn taken(err: StoreError, name: &str, tenant_id: TenantId) -> Fault {
     err.into()
 }
 
+fn network_in_use(pool: &str) -> Fault {
+    let message =
+        "instances of the pool have addresses of this network: of it only the nameservers may change";
+    let help = format!("better-compute instances list --pool {pool}");
+    ApiError::invalid_state(message).detail("see", help).into()
+}
+
 /// The pool a caller names, when it may see it.
 async fn visible(
     capacity: &Capacity,
@@ -279,11 +292,16 @@ pub(crate) async fn update(capacity: Capacity, call: Arc<Call>, request: UpdateP
                 return Ok::<(), Fault>(());
             }
             let values: [&(dyn store::Param + Sync); 3] = [&pool_id.uuid(), &name, &policy];
-            tx.execute(&sql::POOL_UPDATE, &values).await.map_err(|err| taken(err, name, tenant_id))?;
+            let in_use = |err: StoreError| match err.is_check("pools_network_in_use") {
+                true => network_in_use(&old_name),
+                false => taken(err, name, tenant_id),
+            };
+            tx.execute(&sql::POOL_UPDATE, &values).await.map_err(in_use)?;
             if policy != old_policy {
                 let reserve = Reserve::of(&policy_of(&policy));
                 let (cpu, memory) = (stored(reserve.cpu_millis), stored(reserve.memory_bytes));
-                tx.execute(&sql::CAPACITY_RESERVE, &[&pool_id.uuid(), &cpu, &memory]).await?;
+                let times = stored(reserve.cpu_times);
+                tx.execute(&sql::CAPACITY_RESERVE, &[&pool_id.uuid(), &cpu, &memory, &times]).await?;
                 wake(tx, PLACE_QUEUE, &pool_key(pool_id)).await?;
             }
             let data = json!({ "name": name, "changed": changed });

@@ -236,7 +236,7 @@ pub const CAPACITY_LEAVE: Sql = sql(
 );
 pub const CAPACITY_RESERVE: Sql = sql(
     "node_capacity_reserve",
-    "UPDATE node_capacity SET cpu_millis = greatest(machine_cpu_millis - $2, 0),
+    "UPDATE node_capacity SET cpu_millis = greatest(machine_cpu_millis - $2, 0) * $4::bigint,
        memory_bytes = greatest(machine_memory_bytes - $3, 0)
      WHERE pool_id = $1",
 );

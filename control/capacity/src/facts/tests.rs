@@ -24,7 +24,12 @@ fn the_host_keeps_its_reserve_and_its_huge_pages() {
     inventory.memory.total_bytes = Some(64 * GIB);
     let pool = |page_bytes, pages| HugePagePool { numa_node: Some(0), page_bytes, pages };
     inventory.memory.huge_pages = vec![pool(GIB, 8), pool(2 << 20, 512)];
-    let offer = offer(&inventory, &Reserve { cpu_millis: 2000, memory_bytes: 3 * GIB }, Vec::new());
+    let reserve = Reserve { cpu_millis: 2000, memory_bytes: 3 * GIB, cpu_times: 1 };
+    // What the host keeps is its own, however often the rest is booked.
+    let overcommitted = super::offer(&inventory, &Reserve { cpu_times: 4, ..reserve }, Vec::new());
+    assert_eq!((overcommitted.cpu_millis, overcommitted.machine_cpu_millis), (24_000, 8000));
+    assert_eq!(overcommitted.memory_bytes, 52 * GIB);
+    let offer = offer(&inventory, &reserve, Vec::new());
     assert_eq!((offer.cpu_millis, offer.machine_cpu_millis), (6000, 8000));
     // 8 pages of 1 GiB and 512 of 2 MiB are 9 GiB.
     assert_eq!((offer.memory_bytes, offer.hugepages_1gi), (52 * GIB, 8));

@@ -91,3 +91,22 @@ async fn a_network_is_checked_when_it_is_given() {
     let made = cloud.call("pools.create", pool("vps-host", good.clone())).await.ok();
     assert_eq!(made["policy"]["network"], good);
 }
+
+#[tokio::test]
+async fn a_network_stays_as_it_is_while_addresses_of_it_are_leased() {
+    let (cloud, host) = Cloud::with_host().await;
+    let one = cloud.create().await;
+    let update = |network: serde_json::Value| json!({ "pool": "vps", "policy": { "network": network } });
+    let other = json!({ "subnet": "10.0.0.0/28", "gateway": "10.0.0.1" });
+    let refused = cloud.call("pools.update", update(other.clone())).await;
+    assert_eq!(refused.code(), "INVALID_STATE");
+    let none = cloud.call("pools.update", json!({ "pool": "vps", "policy": {} })).await;
+    assert_eq!(none.code(), "INVALID_STATE");
+    // What guests are told at their making may be another from now on.
+    let nameservers = json!({ "subnet": "10.0.0.0/29", "gateway": "10.0.0.1", "nameservers": ["9.9.9.9"] });
+    cloud.call("pools.update", update(nameservers)).await.ok();
+    cloud.change("delete", &one).await.ok();
+    assert_eq!(cloud.call("pools.update", update(other.clone())).await.code(), "INVALID_STATE");
+    cloud.settle(host, &one).await;
+    cloud.call("pools.update", update(other)).await.ok();
+}
