@@ -10,9 +10,9 @@ mkdir -p /dev/pts && mount -t devpts devpts /dev/pts
 echo root:x:0:0:root:/:/bin/sh >/etc/passwd
 echo /bin/sh >/etc/shells
 
-# The disc is there soon after its driver.
+# The disc is there soon after its driver; beside twenty others that boot, some seconds after.
 tries=0
-while [ ! -b /dev/sr0 ] && [ "$tries" -lt 50 ]; do
+while [ ! -b /dev/sr0 ] && [ "$tries" -lt 500 ]; do
     tries=$((tries + 1))
     usleep 20000
 done

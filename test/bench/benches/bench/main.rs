@@ -11,6 +11,7 @@ mod plane;
 mod program;
 mod reservations;
 mod sessions;
+mod vm;
 
 use clap::{Parser, Subcommand};
 
@@ -39,6 +40,8 @@ enum Bench {
     Active(active::Args),
     /// What an idle daemon takes, beside a program that only holds a connection.
     Idle(idle::Args),
+    /// How soon an instance takes SSH, beside the same by hand; what a tunnel carries, beside a plain connection.
+    Vm(vm::Args),
     /// A process that another benchmark starts.
     #[command(hide = true)]
     Part(sessions::Part),
@@ -57,6 +60,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Recovery(args) => gateways::recovery::run(&args),
         Bench::Active(args) => active::run(&args),
         Bench::Idle(args) => idle::run(&args),
+        Bench::Vm(args) => vm::run(&args),
         Bench::Part(part) => part.run(),
     }
 }

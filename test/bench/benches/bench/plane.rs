@@ -119,7 +119,7 @@ fn configure(dir: &Path, pki: &Path, database: &Embedded, roles: &[&str]) -> any
 pub struct Api(Client);
 
 impl Api {
-    fn new(url: &str, token: &str) -> anyhow::Result<Self> {
+    pub fn new(url: &str, token: &str) -> anyhow::Result<Self> {
         let config = Config::new(url).token(token);
         Ok(Self(Client::new(config, Arc::new(SystemClock::new()), Arc::new(OsRng))?))
     }

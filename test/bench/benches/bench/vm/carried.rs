@@ -1,0 +1,184 @@
+//! What goes through a tunnel, beside a connection without one to the same port of the same guest.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use bench::figures::Figure;
+use futures::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Host, Made, Network};
+use crate::program;
+
+/// In the guest: one takes what comes, the other says zeros to whoever connects.
+const SINK: u16 = 5001;
+const SOURCE: u16 = 5002;
+const BYTES: usize = 48 << 20;
+const PIECE_BYTES: usize = 64 * 1024;
+const ROUNDS: usize = 3;
+/// Tunnels of a node at once.
+const TUNNELS: usize = 16;
+const READS_FOR: Duration = Duration::from_secs(6);
+const UP_WITHIN: Duration = Duration::from_secs(60);
+
+/// A program that listens, ended when dropped.
+struct Forward {
+    child: Child,
+    local: SocketAddr,
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub async fn run(host: &Host, network: &Network, made: &Made) -> anyhow::Result<()> {
+    let serve = format!(
+        "nc -ll -p {SINK} -e /bin/dd of=/dev/null bs=64k >/dev/null 2>&1 & nc -ll -p {SOURCE} -e /bin/cat /dev/zero >/dev/null 2>&1 & echo up"
+    );
+    let said = program::done(&mut ssh(host, made, &[&serve])?)?;
+    ensure!(said.contains("up"), "{said}");
+    let tunnel = forward(host, made)?;
+    let ssh_forward = ssh_forward(host, network, made).await?;
+    let (mut direct, mut tunnelled, mut by_ssh) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        direct.push(sent(network.connect(SocketAddr::new(made.address, SINK)).await?).await?);
+        tunnelled.push(sent(TcpStream::connect(tunnel[0].local).await?).await?);
+        by_ssh.push(sent(network.connect(ssh_forward.local).await?).await?);
+    }
+    let (direct, tunnelled, by_ssh) = (median(&mut direct), median(&mut tunnelled), median(&mut by_ssh));
+    Figure::of("a tunnel to a port of a guest", tunnelled, "MiB/s")
+        .beside("the same without a tunnel", direct)
+        .note(format!("ssh -L to the same port {by_ssh:.1} MiB/s; the guest is emulated and has one CPU"))
+        .say()?;
+    drop(ssh_forward);
+    stalled(tunnel[1].local).await
+}
+
+/// Fifteen that read, with one beside them that does not.
+async fn stalled(local: SocketAddr) -> anyhow::Result<()> {
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        alone.push(read_by_many(local).await?);
+        let mut stands_still = TcpStream::connect(local).await?;
+        // Until all that lies between is full.
+        stands_still.read_exact(&mut [0; 1]).await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        beside.push(read_by_many(local).await?);
+        drop(stands_still);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let (alone, beside) = (median(&mut alone), median(&mut beside));
+    Figure::of("15 tunnels of a node beside one that nobody reads from", beside, "MiB/s")
+        .beside("the 15 alone", alone)
+        .ratio_at_least(0.95, 0.95)
+        .say()
+}
+
+async fn read_by_many(local: SocketAddr) -> anyhow::Result<f64> {
+    let streams = join_all((0..TUNNELS - 1).map(|_| async {
+        let mut stream = TcpStream::connect(local).await?;
+        // It is there once its first byte is.
+        stream.read_exact(&mut [0; 1]).await?;
+        Ok::<_, std::io::Error>(stream)
+    }));
+    let mut streams = streams.await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let from = Instant::now();
+    let counts = join_all(streams.iter_mut().map(|stream| async {
+        let (mut buffer, mut count) = (vec![0; PIECE_BYTES], 0_usize);
+        while let Some(left) = READS_FOR.checked_sub(from.elapsed()) {
+            match tokio::time::timeout(left, stream.read(&mut buffer)).await {
+                Ok(read) => count += read?,
+                Err(_) => break,
+            }
+        }
+        Ok::<_, std::io::Error>(count)
+    }));
+    let total: usize = counts.await.into_iter().collect::<Result<Vec<_>, _>>()?.iter().sum();
+    drop(streams);
+    // Their tunnels are given back before others are asked for.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(mib(total) / READS_FOR.as_secs_f64())
+}
+
+/// MiB a second, until the guest has taken all of it.
+async fn sent(mut stream: TcpStream) -> anyhow::Result<f64> {
+    let piece = vec![7; PIECE_BYTES];
+    let from = Instant::now();
+    for _ in 0..BYTES / PIECE_BYTES {
+        stream.write_all(&piece).await?;
+    }
+    stream.shutdown().await?;
+    // Its other end closes when it has taken the last.
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(UP_WITHIN, stream.read_to_end(&mut rest)).await?;
+    Ok(mib(BYTES) / from.elapsed().as_secs_f64())
+}
+
+fn mib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn median(rates: &mut [f64]) -> f64 {
+    rates.sort_unstable_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+fn ssh(host: &Host, made: &Made, args: &[&str]) -> anyhow::Result<Command> {
+    let key = host.key.to_str().context("a path")?;
+    host.cli(&[&["ssh", &made.id, "-i", key, "-o", "BatchMode=yes"], args].concat())
+}
+
+/// To both ports, by one program.
+fn forward(host: &Host, made: &Made) -> anyhow::Result<[Forward; 2]> {
+    let one = |port: u16| {
+        let mut child = host
+            .cli(&["port-forward", &made.id, &format!("0:{port}")])?
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+        let local = line.split(' ').next().context("where it listens")?.parse();
+        let local = local.with_context(|| format!("where it listens: {line:?}"))?;
+        Ok::<_, anyhow::Error>(Forward { child, local })
+    };
+    Ok([one(SINK)?, one(SOURCE)?])
+}
+
+/// OpenSSH's own, in the network that the guest is in.
+async fn ssh_forward(host: &Host, network: &Network, made: &Made) -> anyhow::Result<Forward> {
+    let local: SocketAddr = ([127, 0, 0, 1], 5999).into();
+    let child = Command::new("nsenter")
+        .arg(format!("--net={}", host.libvirtd.network()?.display()))
+        .args([
+            "ssh",
+            "-N",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+        ])
+        .arg("-i")
+        .arg(&host.key)
+        .args(["-L", &format!("{local}:127.0.0.1:{SINK}"), &format!("root@{}", made.address)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let forward = Forward { child, local };
+    let started = Instant::now();
+    while network.connect(local).await.is_err() {
+        ensure!(started.elapsed() < UP_WITHIN, "ssh -L does not listen");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(forward)
+}
