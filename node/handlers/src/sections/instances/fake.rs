@@ -9,7 +9,7 @@ use agent::link::ByteStream;
 use futures::future::{BoxFuture, FutureExt};
 use model::InstanceId;
 use serde::{Deserialize, Serialize};
-use wire::proto::agent::InstanceSpec;
+use wire::proto::agent::{InstanceNic, InstanceSpec};
 
 use super::port::{Door, Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
 
@@ -22,14 +22,25 @@ struct Host {
     domains: BTreeMap<String, Domain>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Domain {
-    running: bool,
-    vcpus: u32,
-    memory_bytes: u64,
-    hostname: String,
+/// What is there of one instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    pub running: bool,
+    pub vcpus: u32,
+    pub memory_bytes: u64,
+    pub hostname: String,
     /// How often it was started.
-    starts: u64,
+    pub starts: u64,
+    #[serde(default)]
+    pub cards: Vec<Card>,
+}
+
+/// What a network card of it is in the network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    pub mac: String,
+    pub bridge: String,
+    pub addresses: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +48,8 @@ struct Faults {
     unreadable: bool,
     refused: BTreeMap<InstanceId, Trouble>,
     unguarded: Option<Trouble>,
+    /// So many changes are made, and then nothing answers.
+    changes_left: Option<u32>,
 }
 
 pub struct FakeHypervisor {
@@ -68,6 +81,36 @@ impl FakeHypervisor {
         };
     }
 
+    /// Makes so many changes more and then answers nothing, as for a daemon that dies in the middle of a pass; until told
+    /// otherwise by none.
+    pub fn cut_short(&self, after: Option<u32>) {
+        self.faults().changes_left = after;
+    }
+
+    /// Whether it was cut short and answers nothing any more.
+    pub fn is_cut_short(&self) -> bool {
+        self.faults().changes_left == Some(0)
+    }
+
+    /// The machine goes down: no guest runs.
+    ///
+    /// # Errors
+    /// When its file cannot be read or written.
+    pub async fn power_off(&self) -> Result<(), Trouble> {
+        let mut host = self.stored().await?;
+        host.domains.values_mut().for_each(|domain| domain.running = false);
+        self.store(&host)
+    }
+
+    /// All that is there, whatever it was told to answer.
+    ///
+    /// # Errors
+    /// When its file cannot be read.
+    pub async fn domains(&self) -> Result<BTreeMap<InstanceId, Domain>, Trouble> {
+        let host = self.stored().await?;
+        Ok(host.domains.into_iter().filter_map(|(id, domain)| Some((id.parse().ok()?, domain))).collect())
+    }
+
     /// How often the instance was started, while it is there.
     pub async fn starts(&self, id: InstanceId) -> Option<u64> {
         let host = self.read().await.ok()?;
@@ -79,9 +122,13 @@ impl FakeHypervisor {
     }
 
     async fn read(&self) -> Result<Host, Trouble> {
-        if self.faults().unreadable {
+        if self.faults().unreadable || self.is_cut_short() {
             return Err(unavailable("told to fail"));
         }
+        self.stored().await
+    }
+
+    async fn stored(&self) -> Result<Host, Trouble> {
         let boot_id = self.hardware.boot_id().await.map_err(|err| unavailable(&kit::chain(&err)))?;
         let bytes = kit::fs::read_if_present(&self.path, FILE_BYTES_MAX)
             .map_err(|err| unavailable(&kit::chain(&err)))?;
@@ -99,13 +146,24 @@ impl FakeHypervisor {
     async fn change<T>(&self, change: impl FnOnce(&mut Host) -> Result<T, Trouble>) -> Result<T, Trouble> {
         let mut host = self.read().await?;
         let done = change(&mut host)?;
-        let bytes = serde_json::to_vec(&host).expect("it serializes");
+        self.store(&host)?;
+        if let Some(left) = &mut self.faults().changes_left {
+            *left = left.saturating_sub(1);
+        }
+        Ok(done)
+    }
+
+    fn store(&self, host: &Host) -> Result<(), Trouble> {
+        let bytes = serde_json::to_vec(host).expect("it serializes");
         if let Some(dir) = self.path.parent() {
             kit::fs::create_dir(dir, 0o700).map_err(|err| unavailable(&kit::chain(&err)))?;
         }
-        kit::fs::write_atomic(&self.path, &bytes, 0o600).map_err(|err| unavailable(&kit::chain(&err)))?;
-        Ok(done)
+        kit::fs::write_atomic(&self.path, &bytes, 0o600).map_err(|err| unavailable(&kit::chain(&err)))
     }
+}
+
+fn card(nic: &InstanceNic) -> Card {
+    Card { mac: nic.mac.clone(), bridge: nic.bridge.clone(), addresses: nic.addresses.clone() }
 }
 
 fn unavailable(said: &str) -> Trouble {
@@ -150,6 +208,7 @@ impl Hypervisor for FakeHypervisor {
                 domain.vcpus = entry.vcpus;
                 domain.memory_bytes = entry.memory_bytes;
                 domain.hostname.clone_from(&entry.hostname);
+                domain.cards = entry.nics.iter().map(card).collect();
                 Ok(())
             })
             .await
