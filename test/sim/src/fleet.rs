@@ -28,6 +28,7 @@ mod schedule;
 mod server;
 mod setup;
 mod shrink;
+mod tenants;
 mod time;
 mod workload;
 
@@ -65,6 +66,9 @@ pub struct Config {
     pub workload: bool,
     /// They restart no machine, and close none.
     pub calm: bool,
+    /// So many instances live and end on the first so many machines, which are hosts. None: no part of it is there.
+    pub instances: usize,
+    pub hosts: usize,
     /// The invariants over all rows are asked this often.
     pub check_every: Duration,
     /// What must come of it besides.
@@ -88,17 +92,30 @@ impl Config {
             renewals: false,
             workload: true,
             calm: false,
+            instances: 0,
+            hosts: 0,
             check_every: Duration::from_secs(60),
             expects: Vec::new(),
             scenario: None,
         }
     }
 
-    /// Faults are put on what there is.
+    /// Whether this machine is one of those that run instances.
+    fn is_host(&self, node: usize) -> bool {
+        self.instances > 0 && node < self.hosts
+    }
+
+    /// Faults are put on what there is, and instances on hosts.
     ///
     /// # Errors
     /// The fault that is not.
     pub fn checked(self) -> Result<Self, String> {
+        if self.instances > 0 && !(1..=self.nodes).contains(&self.hosts) {
+            return Err(format!(
+                "{} instances are on {} hosts of {} machines",
+                self.instances, self.hosts, self.nodes
+            ));
+        }
         for planned in self.script.iter().flatten() {
             let there = match planned.fault.put_on() {
                 None => true,

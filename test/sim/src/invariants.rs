@@ -15,6 +15,7 @@ use crate::world::World;
 
 mod books;
 mod canonical;
+mod instances;
 mod lasting;
 pub mod mutants;
 mod nodes;
@@ -99,6 +100,16 @@ invariants! {
     EventsWithTheirChange = 22, "a change is written together with its event, or neither is";
     /// What is proved of gateways over the store in memory is true of the deployment only as far as the two stores are one.
     StoresAgree = 23, "the delivery stores in memory and over PostgreSQL answer alike";
+    /// Two machines at one address are neither of them reached, and one hears what is the other's.
+    AddressesAreOnes = 24, "an address or a MAC is one instance's, for as long as it has its place";
+    /// A host that has what nobody placed there runs it for nobody; a row that says more than its host has is a promise.
+    HostsHaveWhatRowsSay = 25, "a host has of instances what was placed there, and as the row says, within a bound";
+    /// Two copies of one machine write to what both take for theirs.
+    RunsOnce = 26, "no instance runs on two hosts";
+    /// An instance that hangs between two states is one that its tenant can do nothing with and pays for.
+    InstancesSettle = 27, "an instance becomes what was asked of it, or says why not, within a bound";
+    /// What is left of every thousandth instance fills a fleet in a year.
+    NothingLeft = 28, "when all instances were deleted, nothing of any is left";
 }
 
 impl Invariant {
@@ -162,6 +173,7 @@ pub struct Checker {
     told: told::Told,
     marks: nodes::Marks,
     lasting: lasting::Lasting,
+    hosts: instances::Hosts,
     canaries: Vec<Canary>,
     /// Whether any fault was put in so far.
     disturbed: bool,
@@ -195,12 +207,14 @@ impl Checker {
         self.past = past::Past::default();
         self.told = told::Told::default();
         self.lasting = lasting::Lasting::default();
+        self.hosts = instances::Hosts::default();
         self.restored = true;
     }
 
     /// What the nodes themselves and one statement can tell: after every step.
     pub async fn after_step(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
         let mut found = nodes::by_themselves(world);
+        found.extend(instances::by_themselves(world));
         found.extend(self.marks.look(world.nodes));
         found.extend(rows::cheap(world.store).await?);
         Ok(found)
@@ -212,11 +226,13 @@ impl Checker {
         let mut found = self.after_step(world).await?;
         found.extend(rows::all(store).await?);
         found.extend(books::all(store).await?);
+        found.extend(instances::rows(store).await?);
         found.extend(self.told.look(store).await?);
         found.extend(self.past.look(store).await?);
         found.extend(self.lasting.look(store).await?);
         if !self.restored {
             found.extend(nodes::beside_rows(world).await?);
+            found.extend(self.hosts.look(world, false).await?);
         }
         if !self.disturbed {
             found.extend(rows::undisturbed(store).await?);
@@ -229,8 +245,18 @@ impl Checker {
     pub async fn at_rest(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
         let mut found = self.every_minute(world).await?;
         found.extend(rest::all(world.store).await?);
+        if !self.restored {
+            found.extend(self.hosts.look(world, true).await?);
+        }
         found.extend(self.told.again(world.store).await?);
         found.extend(secrets::in_rows(world.store, &self.canaries).await?);
+        Ok(found)
+    }
+
+    /// What is true of a world at rest besides once every instance was deleted.
+    pub async fn at_end(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
+        let mut found = self.at_rest(world).await?;
+        found.extend(instances::left(world).await?);
         Ok(found)
     }
 }

@@ -1,7 +1,7 @@
 //! What a simulated node shows of itself, beside the rows: what it holds, what its journal remembers and what it has done.
 
 use agent::journal::Marks;
-use model::{AllocationId, CommandId, CommandKind, JournalId, NodeId, Timestamp};
+use model::{AllocationId, CommandId, CommandKind, InstanceId, JournalId, NodeId, Timestamp};
 use store::Store;
 
 /// The fleet at one moment.
@@ -12,6 +12,8 @@ pub struct World<'a> {
     pub nodes: &'a [NodeView],
     /// Every hold that went, in order.
     pub releases: &'a [ReleaseView],
+    /// Everything of an instance that went, in order.
+    pub destroyed: &'a [DestroyedView],
 }
 
 /// One node as a look at the machine itself shows it.
@@ -33,6 +35,8 @@ pub struct NodeView {
     pub acked_event_seq: u64,
     /// By allocation.
     pub holds: Vec<HoldView>,
+    /// By instance.
+    pub domains: Vec<DomainView>,
     /// Every effect this machine ever had that may not be repeated, in order, over all its journals and boots.
     pub effects: Vec<EffectView>,
 }
@@ -44,6 +48,26 @@ pub struct HoldView {
     pub atoms: Vec<String>,
     /// When the simulator first saw it, for bounds in time.
     pub since: Timestamp,
+}
+
+/// An instance as its host's hypervisor has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DomainView {
+    pub instance_id: InstanceId,
+    pub running: bool,
+    pub vcpus: u32,
+    pub memory_bytes: i64,
+    pub cards: Vec<CardView>,
+    /// When the simulator first saw it, for bounds in time.
+    pub since: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct CardView {
+    pub mac: String,
+    pub bridge: String,
+    /// With the lengths of their prefixes.
+    pub addresses: Vec<String>,
 }
 
 /// A command whose handler ran.
@@ -65,5 +89,17 @@ pub struct ReleaseView {
     /// Of the spec the node held when the hold went.
     pub generation: u64,
     /// Whether that spec said that the hold is to go.
+    pub intended: bool,
+}
+
+/// An instance of which something was on a host, and is not any more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DestroyedView {
+    pub node_id: NodeId,
+    pub instance_id: InstanceId,
+    pub at: Timestamp,
+    /// Of the spec the host held when it went.
+    pub generation: u64,
+    /// Whether that spec said that it is to go.
     pub intended: bool,
 }

@@ -78,6 +78,10 @@ pub enum Fault {
     ControlUpgrade(usize),
     /// A copy of the database is made, which a restore takes.
     DatabaseBackup,
+    /// The hypervisor of a host answers nothing.
+    HypervisorDown(usize),
+    /// The daemon of a host dies in the middle of a pass, after so many changes of instances.
+    HypervisorCut(usize, u32),
 }
 
 /// What a fault is put on.
@@ -102,7 +106,9 @@ impl Fault {
             | Fault::NodePartition(node)
             | Fault::NodeSlow(node)
             | Fault::NodeClock(node, _)
-            | Fault::NodeUpgrade(node) => Some((On::Node, node)),
+            | Fault::NodeUpgrade(node)
+            | Fault::HypervisorDown(node)
+            | Fault::HypervisorCut(node, _) => Some((On::Node, node)),
             Fault::GatewayKill(gateway)
             | Fault::GatewayPause(gateway)
             | Fault::GatewayUpgrade(gateway)
@@ -141,6 +147,8 @@ impl Fault {
             Fault::GatewayUpgrade(_) => "gateway-upgrade",
             Fault::ControlUpgrade(_) => "worker-upgrade",
             Fault::DatabaseBackup => "database-backup",
+            Fault::HypervisorDown(_) => "hypervisor-down",
+            Fault::HypervisorCut(..) => "hypervisor-cut",
         }
     }
 }
@@ -158,19 +166,23 @@ pub fn deal(config: &Config) -> Vec<Planned> {
     let Some(period) = config.chaos.period() else { return Vec::new() };
     // Of its own: what the simulation draws must not depend on what breaks, nor the other way round.
     let rng: &dyn Rng = &SeededRng::new(config.seed ^ 0x000c_4a05_0000_0000);
-    let mut planned = every(rng, config, period, ALL);
+    let mut planned = every(rng, config, period, |rng| draw(rng, config, ALL));
     // A larger fleet has more machines that break, and no more of anything else.
     let more = u32::try_from(config.nodes.saturating_sub(FEW_NODES)).unwrap_or(u32::MAX);
     if more > 0 {
         let few = f64::from(u32::try_from(FEW_NODES).expect("a small constant"));
         let period = period.mul_f64(few / f64::from(more) * ALL as f64 / OF_NODES as f64);
-        planned.extend(every(rng, config, period, OF_NODES));
+        planned.extend(every(rng, config, period, |rng| draw(rng, config, OF_NODES)));
+    }
+    if config.instances > 0 {
+        let rng: &dyn Rng = &SeededRng::new(config.seed ^ 0x000c_4a05_1457_0000);
+        planned.extend(every(rng, config, period, |rng| draw_of_hypervisors(rng, config)));
     }
     planned.sort_by_key(|one| one.at);
     planned
 }
 
-fn every(rng: &dyn Rng, config: &Config, period: Duration, below: u64) -> Vec<Planned> {
+fn every(rng: &dyn Rng, config: &Config, period: Duration, draw: impl Fn(&dyn Rng) -> Fault) -> Vec<Planned> {
     let up_to = |most: Duration| {
         Duration::from_millis(rng.below(u64::try_from(most.as_millis()).unwrap_or(1).max(1)))
     };
@@ -181,7 +193,7 @@ fn every(rng: &dyn Rng, config: &Config, period: Duration, below: u64) -> Vec<Pl
         if at >= config.time {
             return planned;
         }
-        let fault = draw(rng, config, below);
+        let fault = draw(rng);
         let (from, to) = lasts(&fault);
         let lasts = Duration::from_secs(from) + up_to(Duration::from_secs(to - from));
         planned.push(Planned { at, lasts, fault });
@@ -225,6 +237,14 @@ fn draw(rng: &dyn Rng, config: &Config, chances: u64) -> Fault {
     }
 }
 
+fn draw_of_hypervisors(rng: &dyn Rng, config: &Config) -> Fault {
+    let host = usize::try_from(rng.below(config.hosts as u64)).unwrap_or(0);
+    match rng.below(2) {
+        0 => Fault::HypervisorDown(host),
+        _ => Fault::HypervisorCut(host, 1 + u32::try_from(rng.below(6)).unwrap_or(0)),
+    }
+}
+
 /// How long one lasts, in seconds, from and to.
 const fn lasts(fault: &Fault) -> (u64, u64) {
     match fault {
@@ -241,6 +261,8 @@ const fn lasts(fault: &Fault) -> (u64, u64) {
         Fault::DatabaseDown | Fault::DatabasePower => (1, 30),
         Fault::DatabaseRestore => (120, 400),
         Fault::SitePower(_) => (30, 240),
+        Fault::HypervisorDown(_) => (5, 60),
+        Fault::HypervisorCut(..) => (20, 60),
     }
 }
 
@@ -256,6 +278,7 @@ impl fmt::Display for Planned {
                 write!(f, "gateway:{} {process} {passed}", trap.name())
             }
             Fault::NodeClock(node, off_ms) => write!(f, "node-clock {node} {off_ms}"),
+            Fault::HypervisorCut(node, after) => write!(f, "hypervisor-cut {node} {after}"),
             Fault::DatabaseDown | Fault::DatabasePower | Fault::DatabaseRestore | Fault::DatabaseBackup => {
                 write!(f, "{}", self.fault.name())
             }
@@ -271,7 +294,8 @@ impl fmt::Display for Planned {
             | Fault::NodeUpgrade(which)
             | Fault::GatewayUpgrade(which)
             | Fault::ControlUpgrade(which)
-            | Fault::SitePower(which) => write!(f, "{} {which}", self.fault.name()),
+            | Fault::SitePower(which)
+            | Fault::HypervisorDown(which) => write!(f, "{} {which}", self.fault.name()),
         }
     }
 }
@@ -312,6 +336,8 @@ impl FromStr for Planned {
                 "gateway-upgrade" => Fault::GatewayUpgrade(index(0)?),
                 "worker-upgrade" => Fault::ControlUpgrade(index(0)?),
                 "database-backup" => Fault::DatabaseBackup,
+                "hypervisor-down" => Fault::HypervisorDown(index(0)?),
+                "hypervisor-cut" => Fault::HypervisorCut(index(0)?, passed()?),
                 _ => return Err(wrong()),
             },
         };

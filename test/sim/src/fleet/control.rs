@@ -8,7 +8,9 @@ use capacity::Capacity;
 use fleet::Fleet;
 use futures::FutureExt;
 use iam::{Authorizer, Iam};
+use instances::Instances;
 use kernel::module::{Pass, QueueHandler};
+use kernel::ports::node::{NodeObserver, SpecContributor};
 use kernel::run::Running;
 use kernel::run::drive::{DrivenPass, DrivenQueue, DrivenRelay};
 use kernel::{CallLimits, Module, Pipeline};
@@ -113,22 +115,25 @@ pub struct Modules {
 pub fn modules(plant: &Plant, store: &Store, rng: &Arc<dyn Rng>) -> anyhow::Result<Modules> {
     let clock: Arc<dyn Clock> = plant.clock.clone();
     let capacity = Capacity::new(store.clone(), clock.clone(), rng.clone());
-    let fleet = Fleet::new(
-        store.clone(),
-        Some(plant.keys.worker()?),
-        vec![Arc::new(capacity.clone())],
-        vec![Arc::new(capacity.clone())],
-        clock,
-        rng.clone(),
-    );
+    let instances =
+        plant.instances.then(|| Instances::new(store.clone(), capacity.clone(), clock.clone(), rng.clone()));
+    let mut contributors: Vec<Arc<dyn SpecContributor>> = vec![Arc::new(capacity.clone())];
+    let mut observers: Vec<Arc<dyn NodeObserver>> = vec![Arc::new(capacity.clone())];
+    if let Some(instances) = &instances {
+        contributors.push(Arc::new(instances.clone()));
+        observers.push(Arc::new(instances.clone()));
+    }
+    let fleet =
+        Fleet::new(store.clone(), Some(plant.keys.worker()?), contributors, observers, clock, rng.clone());
     let iam = Iam::new(store.clone(), rng.clone(), Arc::new(AsEntropy(rng.clone())));
     let ledger = Ledger::with_join(store.clone(), rng.clone(), None);
-    let modules = vec![
+    let mut modules = vec![
         iam::module(&iam),
         ledger::module(&ledger),
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
     ];
+    modules.extend(instances.as_ref().map(|instances| instances::module(instances, None)));
     let worker = fleet::methods::worker(&fleet);
     Ok(Modules { fleet, modules, worker, iam, capacity })
 }

@@ -53,6 +53,11 @@ pub enum Event {
     FaultEnds(Fault),
     /// A client does something.
     Client,
+    /// A tenant does what comes next for its instance. Stale when the number is not the life's.
+    Tenant {
+        life: usize,
+        turn: u64,
+    },
     /// A backup of the database is made.
     Backup,
     /// Everything that must be true is asked.

@@ -11,6 +11,7 @@ use futures::future::{BoxFuture, ready};
 use handlers::files::{Files, FilesError, HostDir, HostFile};
 use handlers::logs::LogSource;
 use handlers::node::NodePorts;
+use handlers::sections::instances::port::Hypervisor;
 use handlers::slices::FakeSlices;
 use handlers::sshd::NoSshd;
 use handlers::upload::{Destination, Upload, UploadError};
@@ -81,6 +82,7 @@ pub fn ports(
     files: &Arc<MemoryFiles>,
     data_dir: &Path,
     clock: Arc<dyn Clock>,
+    hypervisor: Option<Arc<dyn Hypervisor>>,
 ) -> NodePorts {
     NodePorts {
         hardware: hardware.clone(),
@@ -89,7 +91,7 @@ pub fn ports(
         sshd: Arc::new(NoSshd),
         tunnels: None,
         shell: Arc::new(handlers::shell::EchoShell),
-        hypervisor: None,
+        hypervisor,
         logs: Arc::new(NoLogs),
         upload: Arc::new(NoUpload),
         clock,

@@ -18,10 +18,12 @@ use agent::kinds::{CommandContext, KindHandler};
 use agent::renew;
 use futures::FutureExt;
 use handlers::machine::{Machine, PASS_PERIOD};
+use handlers::sections::instances::fake::FakeHypervisor;
+use handlers::sections::instances::port::Hypervisor;
 use handlers::slices::FakeSlices;
 use hw::FakeHardware;
 use kit::{Backoff, Clock, Rng, SeededRng};
-use model::{AllocationId, CommandId, CommandKind, NodeId, Timestamp};
+use model::{AllocationId, CommandId, CommandKind, InstanceId, NodeId, Timestamp};
 use tokio_util::sync::CancellationToken;
 use wire::proto::agent::command_body::Payload;
 
@@ -29,7 +31,7 @@ use super::event::Event;
 use super::files::{MemoryFiles, ports};
 use super::line::Line;
 use super::time::{Core, SimClock, micros};
-use crate::world::{EffectView, HoldView, ReleaseView};
+use crate::world::{DestroyedView, DomainView, EffectView, HoldView, ReleaseView};
 
 const AGENT_VERSION: &str = "0.1";
 /// A simulated machine's journal keeps little: it is never away for days.
@@ -54,6 +56,8 @@ pub struct SimNode {
     pub hardware: Arc<FakeHardware>,
     slices: Arc<FakeSlices>,
     files: Arc<MemoryFiles>,
+    /// What runs instances, on a host.
+    pub hypervisor: Option<Arc<FakeHypervisor>>,
     data_dir: PathBuf,
     pub identity: Option<Identity>,
     pub journal: Arc<MemoryJournal>,
@@ -63,6 +67,8 @@ pub struct SimNode {
     pub effects: Vec<EffectView>,
     holds: BTreeMap<AllocationId, HoldView>,
     pub releases: Vec<ReleaseView>,
+    domains: BTreeMap<InstanceId, DomainView>,
+    pub destroyed: Vec<DestroyedView>,
     /// Nothing gets in or out.
     pub partitioned: bool,
     pub slow: bool,
@@ -95,15 +101,19 @@ struct Alive {
 }
 
 impl SimNode {
-    pub fn new(core: &Arc<Core>, index: usize, seed: u64, data_dir: PathBuf) -> Self {
+    pub fn new(core: &Arc<Core>, index: usize, seed: u64, data_dir: PathBuf, is_host: bool) -> Self {
         let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed));
+        let hardware = Arc::new(FakeHardware::new(seed));
+        let hypervisor =
+            is_host.then(|| Arc::new(FakeHypervisor::at(data_dir.join("hypervisor.json"), hardware.clone())));
         let journal = Arc::new(MemoryJournal::new(rng.id(core.now())));
         Self {
             index,
             hostname: format!("sim-{index}"),
             core: core.clone(),
             clock: SimClock::new(core),
-            hardware: Arc::new(FakeHardware::new(seed)),
+            hardware,
+            hypervisor,
             rng,
             slices: Arc::default(),
             files: Arc::default(),
@@ -115,6 +125,8 @@ impl SimNode {
             effects: Vec::new(),
             holds: BTreeMap::new(),
             releases: Vec::new(),
+            domains: BTreeMap::new(),
+            destroyed: Vec::new(),
             partitioned: false,
             slow: false,
             asks: Vec::new(),
@@ -146,8 +158,9 @@ impl SimNode {
         let Some(identity) = self.identity.clone() else { return };
         self.life += 1;
         let clock: Arc<dyn Clock> = self.clock.clone();
-        let parts =
-            handlers::node::parts(ports(&self.hardware, &self.slices, &self.files, &self.data_dir, clock));
+        let hypervisor = self.hypervisor.clone().map(|one| one as Arc<dyn Hypervisor>);
+        let ports = ports(&self.hardware, &self.slices, &self.files, &self.data_dir, clock, hypervisor);
+        let parts = handlers::node::parts(ports);
         let parts =
             at_once("start a machine", parts).expect("a simulated machine has a folder and a boot id");
         let now = self.now();
@@ -234,6 +247,23 @@ impl SimNode {
     pub fn lose_runtime(&mut self) {
         self.files.reboot();
         self.slices.reboot();
+        if let Some(hypervisor) = &self.hypervisor {
+            at_once("stop guests", hypervisor.power_off()).expect("a simulated host has its file");
+            self.note_domains(0, &[]);
+        }
+    }
+
+    pub fn set_hypervisor_down(&self, down: bool) {
+        if let Some(hypervisor) = &self.hypervisor {
+            hypervisor.set_unreadable(down);
+        }
+    }
+
+    /// The daemon dies in a pass after so many changes of instances.
+    pub fn cut_short(&self, after: Option<u32>) {
+        if let Some(hypervisor) = &self.hypervisor {
+            hypervisor.cut_short(after);
+        }
     }
 
     pub fn lose_journal(&mut self) {
@@ -433,6 +463,9 @@ impl SimNode {
         }
         if self.alive.as_ref().and_then(|alive| alive.converge_at).is_some_and(|at| at <= now.monotonic) {
             inputs.extend(self.converge());
+            if self.dies_in_its_pass() {
+                return;
+            }
             inputs.push(self.readings());
         }
         let renewal = self.renewal_due(now);

@@ -22,6 +22,7 @@ pub struct Outcome {
     pub faults: BTreeMap<&'static str, u64>,
     pub commands: BTreeMap<String, i64>,
     pub reservations: BTreeMap<String, i64>,
+    pub instances: BTreeMap<String, i64>,
     pub answers: BTreeMap<String, u64>,
     pub unreachable: i64,
     pub shown: Shown,
@@ -53,6 +54,9 @@ impl fmt::Display for Outcome {
         writeln!(f, "  faults        {faults} {}", list(&self.faults))?;
         writeln!(f, "  commands      {}", list(&self.commands))?;
         writeln!(f, "  reservations  {}", list(&self.reservations))?;
+        if !self.instances.is_empty() {
+            writeln!(f, "  instances     {}", list(&self.instances))?;
+        }
         writeln!(f, "  answers       {}", list(&self.answers))?;
         writeln!(f, "  unreachable   {} times", self.unreachable)?;
         writeln!(f, "  disturbed     {} reservations", self.shown.disturbed)?;

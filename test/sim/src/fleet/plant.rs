@@ -27,6 +27,8 @@ pub struct Plant {
     /// As the owner of the schema, without faults: for the simulator's own looks.
     pub store: Store,
     config: StoreConfig,
+    /// Whether the control plane has instances.
+    pub instances: bool,
     /// Outside of the database: the record of how far it had come.
     pub record_dir: PathBuf,
 }
@@ -37,6 +39,7 @@ impl Plant {
         seed: u64,
         server: StoreConfig,
         record_dir: PathBuf,
+        instances: bool,
     ) -> anyhow::Result<Self> {
         let told = core.clone();
         let url = server.url.reveal();
@@ -57,6 +60,7 @@ impl Plant {
             database: Arc::default(),
             store,
             config,
+            instances,
             record_dir,
         })
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use kernel::Pipeline;
 use kernel::ports::delivery::Poke;
 use model::NodeId;
 use store::embedded::Embedded;
@@ -27,6 +28,7 @@ use super::node::SimNode;
 use super::outcome::{Broken, Outcome};
 use super::plant::Plant;
 use super::server::Server;
+use super::tenants::Tenants;
 use super::time::{Core, Due};
 use super::workload::Clients;
 use super::{Config, setup};
@@ -84,6 +86,7 @@ struct Run<'a> {
     gateways: Vec<SimGateway>,
     controls: Vec<SimControl>,
     clients: Arc<Clients>,
+    tenants: Arc<Tenants>,
     checker: Checker,
     processes: u32,
     faults: BTreeMap<&'static str, u64>,
@@ -92,8 +95,8 @@ struct Run<'a> {
     kept: Vec<u32>,
     /// Nothing more is put in.
     quiet: bool,
-    /// Nodes that an operator has yet to take into the pool.
-    to_adopt: Vec<String>,
+    /// Nodes that an operator has yet to take into their pools.
+    to_adopt: Vec<(String, &'static str)>,
     shown: Shown,
     /// Since when some node is without a session, if any is.
     unserved_since: Option<Duration>,
@@ -117,13 +120,14 @@ async fn simulate(config: &Config, progress: &mut (dyn FnMut(String) + Send)) ->
     let server = Server::start(folder.0.join("server")).await?;
     let core = Core::new(config.seed);
     let database = server.embedded()?.store_config(Embedded::DATABASE);
-    let plant = Plant::open(&core, config.seed, database, folder.0.join("record")).await?;
+    let plant =
+        Plant::open(&core, config.seed, database, folder.0.join("record"), config.instances > 0).await?;
     kit::fs::create_dir(&folder.0.join("record"), 0o700)?;
     let memory_before = resident_bytes();
     let mut nodes: Vec<SimNode> = (0..config.nodes)
         .map(|index| {
             let dir = folder.0.join(format!("node-{index}"));
-            SimNode::new(&core, index, config.seed.wrapping_add(1 + index as u64), dir)
+            SimNode::new(&core, index, config.seed.wrapping_add(1 + index as u64), dir, config.is_host(index))
         })
         .collect();
     let secrets = setup::prepare(&plant, &mut nodes, config).await?;
@@ -132,7 +136,11 @@ async fn simulate(config: &Config, progress: &mut (dyn FnMut(String) + Send)) ->
     checker.plant(Canary::new("the join token", None, secrets.join_token.as_bytes()));
     let names: Vec<String> = plant.store.read(&NODE_NAMES, &[]).await?.iter().map(|row| row.get(0)).collect();
     let plant = Arc::new(plant);
-    let to_adopt = if config.renewals { names.clone() } else { Vec::new() };
+    let to_adopt = match config.renewals {
+        true => names.iter().map(|name| (name.clone(), setup::pool_of(&nodes, name, config))).collect(),
+        false => Vec::new(),
+    };
+    let tenants = Tenants::new(secrets.token.clone(), config.instances, config.seed, config.time);
     let mut run = Run {
         config,
         core: core.clone(),
@@ -140,6 +148,7 @@ async fn simulate(config: &Config, progress: &mut (dyn FnMut(String) + Send)) ->
         gateways: Vec::new(),
         controls: Vec::new(),
         clients: Clients::new(secrets.token, names),
+        tenants,
         checker,
         processes: 0,
         faults: BTreeMap::new(),
@@ -200,6 +209,7 @@ impl Run<'_> {
         if self.config.workload {
             self.core.post(START_WITHIN + CLIENT_PERIOD, Event::Client);
         }
+        self.tenants.begin(&self.core);
         self.core.post(self.config.check_every, Event::Check);
         if !self.config.expects.is_empty() {
             self.core.post(WATCH_EVERY, Event::Watch);
@@ -290,6 +300,10 @@ impl Run<'_> {
             Event::FaultEnds(fault) => self.fault_ends(fault).await?,
             Event::Backup => self.back_up().await?,
             Event::Client => self.client(),
+            Event::Tenant { life, turn } => {
+                let serving = self.serving();
+                self.tenants.act(&self.core, serving, life, turn);
+            }
             Event::Watch => self.watch().await?,
             Event::Check => {
                 self.check().await?;
@@ -326,17 +340,25 @@ impl Run<'_> {
         let scale = f64::from(u32::try_from(self.nodes.len()).unwrap_or(1)) / 60.0;
         let period = CLIENT_PERIOD.div_f64(scale.clamp(0.2, 20.0));
         self.core.post(self.core.up_to(2 * period), Event::Client);
-        let serving: Vec<&SimControl> =
-            self.controls.iter().filter(|control| control.up && control.pipeline().is_some()).collect();
-        let Some(control) = self.core.pick(&serving) else { return };
-        let Some(pipeline) = control.pipeline() else { return };
+        let Some((process, pipeline)) = self.serving() else { return };
         if self.to_adopt.is_empty() {
-            self.clients.act(&self.core, control.process, &pipeline, self.config.calm);
+            self.clients.act(&self.core, process, &pipeline, self.config.calm);
         } else {
             let some = self.to_adopt.len().min(20);
-            let nodes: Vec<String> = self.to_adopt.drain(..some).collect();
-            self.clients.adopt(&self.core, control.process, &pipeline, &nodes);
+            let nodes: Vec<(String, &'static str)> = self.to_adopt.drain(..some).collect();
+            self.clients.adopt(&self.core, process, &pipeline, &nodes);
         }
+    }
+
+    /// One of those that take calls, by the seed.
+    fn serving(&self) -> Option<(ProcessId, Arc<Pipeline>)> {
+        let serving: Vec<(ProcessId, Arc<Pipeline>)> = self
+            .controls
+            .iter()
+            .filter(|control| control.up)
+            .filter_map(|control| Some((control.process, control.pipeline()?)))
+            .collect();
+        self.core.pick(&serving).cloned()
     }
 
     fn node_hears(&mut self, line: &Arc<super::line::Line>, what: ToNode) {

@@ -32,6 +32,7 @@ scenarios! {
     "cold-start",
     "database-power",
     "gateway-kill",
+    "instances",
     "no-pokes",
     "restores",
     "rolling-upgrade",
@@ -87,6 +88,8 @@ fn set(config: &mut Config, line: &str) -> Result<(), String> {
         "nodes" => config.nodes = count()? as usize,
         "gateways" => config.gateways = count()? as usize,
         "workers" => config.controls = count()? as usize,
+        "instances" => config.instances = count()? as usize,
+        "hosts" => config.hosts = count()? as usize,
         "minutes" => config.time = count()? * MINUTE,
         "seed" => config.seed = value.parse().map_err(|_| wrong())?,
         "chaos" => config.chaos = Chaos::parse(value)?,
@@ -129,6 +132,9 @@ impl fmt::Display for Text<'_> {
         writeln!(f, "workers {}", config.controls)?;
         writeln!(f, "minutes {}", config.time.as_secs().div_ceil(60))?;
         writeln!(f, "seed {}", config.seed)?;
+        if config.instances > 0 {
+            writeln!(f, "instances {}\nhosts {}", config.instances, config.hosts)?;
+        }
         let flags = [
             (!config.pokes, "no-pokes"),
             (!config.workload, "no-clients"),

@@ -30,6 +30,19 @@ use super::plant::Plant;
 
 pub const SITE: &str = "hall";
 pub const POOL: &str = "gpus";
+/// Of the machines that run instances.
+pub const HOSTS: &str = "hosts";
+pub const IMAGE: &str = "debian-12";
+/// By name, with CPUs, memory in MiB and disk in GiB. Not all that tenants ask for fits at once.
+pub const FLAVORS: [(&str, u32, u32, u32); 5] = [
+    ("tiny", 1, 512, 4),
+    ("small", 2, 1024, 8),
+    ("medium", 4, 4096, 8),
+    ("large", 8, 8192, 20),
+    ("huge", 24, 65_536, 40),
+];
+/// Of 224 CPUs that a simulated machine has.
+const HOST_KEEPS_CPUS: u32 = 96;
 pub const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
 const DEADLINE: Duration = Duration::from_secs(30);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -65,18 +78,19 @@ pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> a
     let setup = Setup { plant, pipeline: pipeline(plant, &made, &rng)?, token, rng };
     setup.call("sites.create", json!({ "name": SITE })).await?;
     setup.call("pools.create", json!({ "name": POOL, "class": "gpu" })).await?;
-    let mut request = json!({ "site": SITE, "usesMax": nodes.len().max(1), "expiresInHours": 48 });
-    // Nodes that age before they start are adopted when they do, or their diagnosis would have expired.
-    if !config.renewals {
-        request["pool"] = json!(POOL);
-    }
-    let created = setup.call("joinTokens.create", request).await?;
-    let secret = created["secret"].as_str().context("a new token comes with its secret")?.to_owned();
-    let join_token: JoinToken = secret.parse()?;
+    let (secret, join_token) = setup.join_token(POOL, nodes.len(), config).await?;
+    let of_hosts = match config.instances {
+        0 => None,
+        _ => {
+            setup.hosts().await?;
+            Some(setup.join_token(HOSTS, config.hosts, config).await?.1)
+        }
+    };
     let ages = if config.renewals { config.time.min(AGES_MAX) } else { Duration::ZERO };
     let apart = ages / u32::try_from(nodes.len().max(1))?;
     for node in nodes.iter_mut() {
-        node.identity = Some(setup.join(&made.fleet, node, &join_token).await?);
+        let token = of_hosts.as_ref().filter(|_| config.is_host(node.index)).unwrap_or(&join_token);
+        node.identity = Some(setup.join(&made.fleet, node, token).await?);
         plant.core.skip(apart.max(Duration::from_millis(1)));
     }
     if config.renewals
@@ -86,6 +100,12 @@ pub async fn prepare(plant: &Plant, nodes: &mut [SimNode], config: &Config) -> a
         plant.core.skip(due.since(plant.core.now()).saturating_sub(RENEWAL_AFTER));
     }
     Ok(Secrets { token: setup.token, join_token: secret })
+}
+
+/// The pool of the node of this name, which is its machine's.
+pub fn pool_of(nodes: &[SimNode], name: &str, config: &Config) -> &'static str {
+    let is_host = nodes.iter().any(|node| node.hostname == name && config.is_host(node.index));
+    if is_host { HOSTS } else { POOL }
 }
 
 fn pipeline(plant: &Plant, made: &Modules, rng: &Arc<dyn Rng>) -> anyhow::Result<Pipeline> {
@@ -117,6 +137,45 @@ impl Setup<'_> {
             bail!("{method}: {}", String::from_utf8_lossy(&answer.body));
         }
         Ok(serde_json::from_slice(&answer.body)?)
+    }
+
+    /// What machines join a pool with, by its secret and as they read it.
+    async fn join_token(
+        &self,
+        pool: &str,
+        uses: usize,
+        config: &Config,
+    ) -> anyhow::Result<(String, JoinToken)> {
+        let mut request = json!({ "site": SITE, "usesMax": uses.max(1), "expiresInHours": 48 });
+        // Nodes that age before they start are adopted when they do, or their diagnosis would have expired.
+        if !config.renewals {
+            request["pool"] = json!(pool);
+        }
+        let created = self.call("joinTokens.create", request).await?;
+        let secret = created["secret"].as_str().context("a new token comes with its secret")?.to_owned();
+        let token = secret.parse()?;
+        Ok((secret, token))
+    }
+
+    /// A pool of hosts with a network, and what its instances are made of.
+    async fn hosts(&self) -> anyhow::Result<()> {
+        let policy = json!({
+            "network": { "subnet": "10.0.0.0/24", "gateway": "10.0.0.1" },
+            "hostReserve": { "vcpu": HOST_KEEPS_CPUS },
+            "placement": "spread",
+        });
+        self.call("pools.create", json!({ "name": HOSTS, "class": "vps-host", "policy": policy })).await?;
+        for (name, vcpu, memory, disk) in FLAVORS {
+            let flavor =
+                json!({ "pool": HOSTS, "name": name, "vcpu": vcpu, "memoryMiB": memory, "diskGiB": disk });
+            self.call("flavors.create", flavor).await?;
+        }
+        let image = json!({
+            "name": IMAGE, "url": "https://cloud.example.com/debian-12.qcow2", "sha256": "ab".repeat(32),
+            "format": "qcow2",
+        });
+        self.call("images.create", image).await?;
+        Ok(())
     }
 
     /// A machine's side of a join; the worker's side answers at once.

@@ -72,16 +72,16 @@ impl Clients {
         self.send(core, process, pipeline, "system.confirmRestore", body, Keep::Nothing);
     }
 
-    /// Takes every node into the pool, as an operator does with machines that came without one.
+    /// Takes every node into its pool, as an operator does with machines that came without one.
     pub fn adopt(
         self: &Arc<Self>,
         core: &Core,
         process: ProcessId,
         pipeline: &Arc<Pipeline>,
-        nodes: &[String],
+        nodes: &[(String, &'static str)],
     ) {
-        for node in nodes {
-            let body = json!({ "node": node, "pool": POOL });
+        for (node, pool) in nodes {
+            let body = json!({ "node": node, "pool": pool });
             self.send(core, process, pipeline, "nodes.adopt", body, Keep::Nothing);
         }
     }

@@ -15,16 +15,21 @@ fn invariant_of(rule: &str) -> Invariant {
     }
 }
 
-/// Creates that carried a key and the things they made: a reservation's name is its own, so two of one name, made under one
-/// key, are two of one create.
+/// Creates that carried a key and the things they made: the name of a reservation or an instance is its own, so two of one
+/// name, made under one key, are two of one create.
 const KEYS: Sql = sql(
     "sim_keys",
     "SELECT tenant_id::text AS tenant, user_id::text AS who, key, resource FROM idempotency ORDER BY 1, 2, 3",
 );
-const MADE: Sql = sql("sim_made", "SELECT reservation_id FROM reservations ORDER BY 1");
+const MADE: Sql = sql(
+    "sim_made",
+    "SELECT reservation_id, NULL::uuid AS instance_id FROM reservations UNION ALL SELECT NULL, instance_id FROM instances ORDER BY 1, 2",
+);
 const TWICE: Sql = sql(
     "sim_named_twice",
     "SELECT format('%s: %s reservations', name, count(*)) AS what FROM reservations
+     WHERE name LIKE 'once-%' GROUP BY tenant_id, created_by, name HAVING count(*) > 1
+     UNION ALL SELECT format('%s: %s instances', name, count(*)) FROM instances
      WHERE name LIKE 'once-%' GROUP BY tenant_id, created_by, name HAVING count(*) > 1 ORDER BY 1",
 );
 
@@ -41,20 +46,23 @@ pub(super) async fn all(store: &Store) -> Result<Vec<Violation>, StoreError> {
 /// A key outlives nothing it points at, and a load whose creates are named `once-…`, each with a key of its own, has at most one
 /// thing of each name.
 async fn keys(store: &Store) -> Result<Vec<Violation>, StoreError> {
-    use model::ReservationId;
+    use model::{InstanceId, ReservationId};
     use store::RowExt;
     let keys = store.read(&KEYS, &[]).await?;
     let made: std::collections::BTreeSet<String> = store
         .read(&MADE, &[])
         .await?
         .iter()
-        .map(|row| row.id::<ReservationId>("reservation_id").to_string())
+        .map(|row| match row.opt_id::<InstanceId>("instance_id") {
+            Some(id) => id.to_string(),
+            None => row.id::<ReservationId>("reservation_id").to_string(),
+        })
         .collect();
-    let reservations = <ReservationId as model::Id>::PREFIX;
+    let kept = [<ReservationId as model::Id>::PREFIX, <InstanceId as model::Id>::PREFIX];
     let mut found = Vec::new();
     for row in &keys {
         let resource: &str = row.get("resource");
-        if resource.starts_with(reservations) && !made.contains(resource) {
+        if kept.iter().any(|prefix| resource.starts_with(prefix)) && !made.contains(resource) {
             let what = format!("{} points at {resource}, which does not exist", row.get::<_, &str>("key"));
             found.push(Violation::new(Invariant::KeysMakeOneThing, what));
         }

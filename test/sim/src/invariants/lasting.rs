@@ -68,6 +68,29 @@ const LASTS: &[Lasts] = &[
         ),
     },
     Lasts {
+        invariant: Invariant::InstancesSettle,
+        bound: minutes(1),
+        statement: sql(
+            "sim_instance_waits_silently",
+            "SELECT instance_id::text AS key, format('%s waits and nothing says for what', instance_id) AS what
+             FROM instances WHERE state IN ('pending', 'scheduling') AND waiting_reason = '' ORDER BY 1",
+        ),
+    },
+    Lasts {
+        invariant: Invariant::InstancesSettle,
+        bound: minutes(5),
+        statement: sql(
+            "sim_instance_hangs",
+            "SELECT format('%s %s', i.instance_id, i.revision) AS key,
+               format('%s is %s on node %s, which is there and says nothing of it', i.instance_id, i.state, a.node_id) AS what
+             FROM instances i JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL
+             JOIN nodes n USING (node_id) JOIN node_sessions s USING (node_id) CROSS JOIN deployment d
+             WHERE i.state IN ('provisioning', 'starting', 'stopping', 'deleting') AND i.said_reason = '' AND n.state = 'ready'
+               AND n.quarantined_at IS NULL AND s.closed_at IS NULL AND NOT d.observe_only
+               AND s.last_heartbeat_at > compute_now() - interval '30 seconds' ORDER BY 1",
+        ),
+    },
+    Lasts {
         invariant: Invariant::SessionsHaveGateways,
         bound: minutes(2),
         statement: sql(

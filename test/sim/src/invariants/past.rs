@@ -27,6 +27,8 @@ const RISING: Sql = sql(
      UNION ALL SELECT 'event number', 'events', seq FROM event_head
      UNION ALL SELECT 'version', 'iam', version FROM iam_version
      UNION ALL SELECT 'books version', node_id::text, version FROM node_capacity
+     UNION ALL SELECT 'revision', instance_id::text, revision FROM instances WHERE xmin::text::bigint >= $1
+     UNION ALL SELECT 'boot', instance_id::text, boot FROM instances WHERE xmin::text::bigint >= $1
      UNION ALL SELECT 'attempts', command_id::text, attempts FROM commands WHERE xmin::text::bigint >= $1
      UNION ALL SELECT 'trust version', 'bundle', coalesce(max(version), 0) FROM trust_bundles
      ORDER BY 1, 2",
@@ -50,6 +52,10 @@ const FROZEN: Sql = sql(
        WHERE ended_at IS NOT NULL AND xmin::text::bigint >= $1
      UNION ALL SELECT 6, 'ended reservation', reservation_id::text, md5(concat_ws('|', state, failure, ended_at))::uuid
        FROM reservations WHERE state IN ('released', 'expired', 'failed') AND xmin::text::bigint >= $1
+     UNION ALL SELECT 6, 'ended instance', instance_id::text, md5(concat_ws('|', state, revision, ended_at))::uuid
+       FROM instances WHERE ended_at IS NOT NULL AND xmin::text::bigint >= $1
+     UNION ALL SELECT 6, 'ended place', allocation_id::text, md5(concat_ws('|', instance_id, node_id, ended_at))::uuid
+       FROM instance_allocations WHERE ended_at IS NOT NULL AND xmin::text::bigint >= $1
      ORDER BY 1, 2, 3",
 );
 

@@ -5,15 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use model::ReservationId;
+use model::{InstanceId, ReservationId};
 use store::{Row, RowExt, Sql, Store, StoreError, sql};
 use uuid::Uuid;
 
 use super::past::SNAPSHOT;
 use super::{Invariant, Violation};
 
-const STATES: Sql =
-    sql("sim_states", "SELECT reservation_id, state FROM reservations WHERE state <> 'draft' ORDER BY 1");
+const STATES: Sql = sql(
+    "sim_states",
+    "SELECT reservation_id, NULL::uuid AS instance_id, state FROM reservations WHERE state <> 'draft'
+     UNION ALL SELECT NULL, instance_id, state FROM instances ORDER BY 1, 2",
+);
 
 const NUMBERED: Sql = sql(
     "sim_numbered",
@@ -39,8 +42,15 @@ const GAPS: Sql = sql(
 );
 
 /// Told once of each subject.
-const ONCE: &[&str] =
-    &["command.settled", "reservation.released", "reservation.expired", "reservation.failed"];
+const ONCE: &[&str] = &[
+    "command.settled",
+    "reservation.released",
+    "reservation.expired",
+    "reservation.failed",
+    "instance.created",
+    "instance.scheduled",
+    "instance.deleted",
+];
 /// Told once of each allocation.
 const ONCE_OF_ALLOCATION: &[&str] = &["reservation.placed", "reservation.active", "reservation.replacing"];
 
@@ -53,7 +63,7 @@ pub(super) struct Told {
     by_seq: BTreeMap<i64, Uuid>,
     ids: HashMap<Uuid, i64>,
     once: HashMap<(&'static str, String), Uuid>,
-    /// The number and the state of the last word on each reservation.
+    /// The number and the state of the last word on each reservation and each instance.
     last: BTreeMap<String, (i64, String)>,
 }
 
@@ -84,8 +94,8 @@ impl Told {
                 let before = self.once.get(&key).copied().or_else(|| once.insert(key.clone(), id));
                 found.extend(before.filter(|before| *before != id).map(|_| again(&key)));
             }
-            let (kind, subject): (&str, &str) = (row.get("kind"), row.get("subject"));
-            if kind.starts_with("reservation.") {
+            let subject: &str = row.get("subject");
+            if has_state(subject) {
                 last.insert(subject, row.get("state"));
             }
         }
@@ -124,14 +134,19 @@ impl Told {
         {
             found.push(again(&key));
         }
-        let (kind, subject): (&str, &str) = (row.get("kind"), row.get("subject"));
-        if kind.starts_with("reservation.") {
+        let subject: &str = row.get("subject");
+        if has_state(subject) {
             let last = self.last.entry(subject.to_owned()).or_default();
             if last.0 <= seq {
                 *last = (seq, row.get("state"));
             }
         }
     }
+}
+
+/// Whatever is told of it says in which state it is.
+fn has_state(subject: &str) -> bool {
+    subject.starts_with("reservation/") || subject.starts_with("instance/")
 }
 
 fn told_once(row: &Row) -> Option<(&'static str, String)> {
@@ -154,13 +169,16 @@ fn again((kind, of): &(&'static str, String)) -> Violation {
 fn beside(states: &[Row], told: &BTreeMap<&str, &str>, found: &mut Vec<Violation>) {
     let mut known = BTreeSet::new();
     for row in states {
-        let (id, state): (ReservationId, &str) = (row.id("reservation_id"), row.get("state"));
-        let subject = format!("reservation/{id}");
+        let state: &str = row.get("state");
+        let subject = match row.opt_id::<InstanceId>("instance_id") {
+            Some(id) => format!("instance/{id}"),
+            None => format!("reservation/{}", row.id::<ReservationId>("reservation_id")),
+        };
         let last = told.get(subject.as_str()).copied().unwrap_or("nothing");
         if last != state {
             found.push(Violation::new(
                 Invariant::EventsWithTheirChange,
-                format!("{id} is {state}, and the last that was told of it is {last}"),
+                format!("{subject} is {state}, and the last that was told of it is {last}"),
             ));
         }
         known.insert(subject);

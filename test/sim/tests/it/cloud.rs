@@ -172,7 +172,13 @@ impl Cloud {
             nodes.push(machine.view());
             releases.extend(machine.releases.iter().cloned());
         }
-        let world = World { store: &self.store, now: self.clock.now(), nodes: &nodes, releases: &releases };
+        let world = World {
+            store: &self.store,
+            now: self.clock.now(),
+            nodes: &nodes,
+            releases: &releases,
+            destroyed: &[],
+        };
         let found = if rests { checker.at_rest(&world).await } else { checker.every_minute(&world).await };
         found.expect("the rows can be read")
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sim::fleet::scenario::{SCENARIOS, parse};
+use sim::fleet::scenario::{SCENARIOS, named, parse};
 use sim::fleet::{Chaos, Config, Outcome, run};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -49,14 +49,49 @@ async fn ends_as_it_says(is_chosen: impl Fn(&str) -> bool) {
 
 /// In a test of its own, as the longest of them.
 const RESTORES: &str = "restores";
+/// In a test of its own, with its own machines.
+const INSTANCES: &str = "instances";
 
 #[tokio::test]
 async fn every_named_scenario_ends_as_it_says() {
-    ends_as_it_says(|name| name != RESTORES).await;
+    ends_as_it_says(|name| name != RESTORES && name != INSTANCES).await;
 }
 
 #[tokio::test]
 async fn the_scenario_of_a_restored_database_ends_as_it_says() {
     crate::mutants::choose();
     ends_as_it_says(|name| name == RESTORES).await;
+}
+
+/// Every instance that was made is gone, and hosts were asked for all that can be asked of one.
+fn lived_and_ended(outcome: &Outcome, instances: i64) {
+    let ended = outcome.instances.get("deleted").copied();
+    assert_eq!(
+        (ended, outcome.instances.len()),
+        (Some(instances), 1),
+        "each was made once and is deleted: {outcome}"
+    );
+    for verb in ["create", "start", "stop", "reboot", "resize", "delete"] {
+        let answers = outcome.answers.get(&format!("instances.{verb} ok"));
+        assert!(answers.is_some_and(|answers| *answers > 0), "nobody was answered to {verb}: {outcome}");
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_instances_live_and_end_on_three_hosts_and_nothing_of_any_is_left() {
+    let config = named(INSTANCES).and_then(|config| config.checked().map_err(anyhow::Error::msg));
+    let config = config.expect("a scenario");
+    assert_eq!((config.instances, config.hosts, config.chaos), (200, 3, Chaos::Light));
+    let outcome = outcome(&config).await;
+    assert!(outcome.faults.values().sum::<u64>() > 5, "there were faults: {outcome}");
+    lived_and_ended(&outcome, 200);
+}
+
+#[tokio::test]
+async fn the_same_instances_twice_end_the_same() {
+    let some = Config { instances: 40, hosts: 2, chaos: Chaos::Light, ..Config::new(2, 2, 3 * MINUTE, 5) };
+    let first = outcome(&some).await;
+    lived_and_ended(&first, 40);
+    let second = outcome(&some).await;
+    assert!(first.same_as(&second), "one seed, two ends:\n{first}\n{second}");
 }

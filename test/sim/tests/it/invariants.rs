@@ -289,7 +289,7 @@ async fn every_rule_of_nodes_can_be_broken_and_says_so() {
     }
     let ask = async |checker: &mut Checker, nodes: &[NodeView], releases: &[ReleaseView]| {
         let now = Timestamp::from_millis(0);
-        let world = World { store: &cloud.store, now, nodes, releases };
+        let world = World { store: &cloud.store, now, nodes, releases, destroyed: &[] };
         checker.every_minute(&world).await.unwrap()
     };
     let sound = ask(&mut Checker::new(), &nodes, &releases).await;

@@ -70,6 +70,7 @@ impl Machine {
             last_event_seq: 0,
             acked_event_seq: 0,
             holds: self.holds.values().cloned().collect(),
+            domains: Vec::new(),
             effects: Vec::new(),
         }
     }

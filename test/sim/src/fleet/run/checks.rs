@@ -10,13 +10,17 @@ use super::{REST_EVERY, REST_WITHIN, Run};
 use crate::fleet::node::SimNode;
 use crate::fleet::outcome::Outcome;
 use crate::invariants::{self, Violation};
-use crate::world::{NodeView, ReleaseView, World};
+use crate::world::{DestroyedView, NodeView, ReleaseView, World};
 
 const COMMANDS: Sql =
     sql("sim_commands", "SELECT state::text AS state, count(*) AS count FROM commands GROUP BY 1 ORDER BY 1");
 const RESERVATIONS: Sql = sql(
     "sim_reservations",
     "SELECT state::text AS state, count(*) AS count FROM reservations GROUP BY 1 ORDER BY 1",
+);
+const INSTANCES: Sql = sql(
+    "sim_instances",
+    "SELECT state::text AS state, count(*) AS count FROM instances GROUP BY 1 ORDER BY 1",
 );
 const UNREACHABLE: Sql =
     sql("sim_unreachable", "SELECT count(*) AS count FROM events WHERE kind = 'node.unreachable'");
@@ -25,27 +29,43 @@ const EVENTS: Sql = sql(
     "SELECT seq, kind, subject, data::text AS data FROM events WHERE seq > $1 ORDER BY seq LIMIT 5000",
 );
 
+/// What is asked depends on what was put in.
+#[derive(Clone, Copy)]
+enum When {
+    Moving,
+    AtRest,
+    AtEnd,
+}
+
 impl Run<'_> {
     /// Everything that must be true at any moment.
     pub(super) async fn check(&mut self) -> anyhow::Result<()> {
         if self.database_is_down() || self.restoring > 0 {
             return Ok(());
         }
-        let found = self.ask(false).await?;
+        let found = self.ask(When::Moving).await?;
         self.judge(found)
     }
 
-    async fn ask(&mut self, at_rest: bool) -> anyhow::Result<Vec<Violation>> {
+    async fn ask(&mut self, when: When) -> anyhow::Result<Vec<Violation>> {
         let nodes: Vec<NodeView> = self.nodes.iter().map(SimNode::view).collect();
         let releases: Vec<ReleaseView> =
             self.nodes.iter().flat_map(|node| node.releases.iter().cloned()).collect();
-        let world =
-            World { store: &self.plant.store, now: self.core.now(), nodes: &nodes, releases: &releases };
+        let destroyed: Vec<DestroyedView> =
+            self.nodes.iter().flat_map(|node| node.destroyed.iter().cloned()).collect();
+        let world = World {
+            store: &self.plant.store,
+            now: self.core.now(),
+            nodes: &nodes,
+            releases: &releases,
+            destroyed: &destroyed,
+        };
         let checker = &mut self.checker;
         let found = async move {
-            match at_rest {
-                false => checker.every_minute(&world).await,
-                true => checker.at_rest(&world).await,
+            match when {
+                When::Moving => checker.every_minute(&world).await,
+                When::AtRest => checker.at_rest(&world).await,
+                When::AtEnd => checker.at_end(&world).await,
             }
         };
         Ok(self.core.outside("(invariants)", found).await?)
@@ -58,23 +78,40 @@ impl Run<'_> {
         Err(self.broken(found.iter().map(ToString::to_string).collect()))
     }
 
-    /// Nothing is put in any more, everything is undone: the world comes to rest within a bound.
+    /// Nothing is put in any more, everything is undone: the world comes to rest within a bound; and again when every instance
+    /// was deleted.
     pub(super) async fn rest(&mut self) -> anyhow::Result<()> {
         self.quiet = true;
+        self.tenants.hush();
         self.heal().await?;
+        self.come_to_rest(When::AtRest).await?;
+        if self.config.instances > 0 {
+            self.tenants.end(&self.core);
+            self.come_to_rest(When::AtEnd).await?;
+        }
+        Ok(())
+    }
+
+    async fn come_to_rest(&mut self, when: When) -> anyhow::Result<()> {
         let begun = self.core.elapsed();
         loop {
             let next = self.core.elapsed() + REST_EVERY;
             self.until(next).await?;
             self.check().await?;
-            let found = self.ask(true).await?;
-            if found.is_empty() {
+            let found = self.ask(when).await?;
+            let unfinished = self.tenants.unfinished();
+            if found.is_empty() && unfinished == 0 {
                 return Ok(());
             }
             if self.core.elapsed().saturating_sub(begun) >= REST_WITHIN {
-                return self.judge(found);
+                self.judge(found)?;
+                return Err(self.broken(vec![format!("{unfinished} tenants have no answer")]));
             }
-            (self.progress)(format!("  not at rest yet: {} and {} more", found[0], found.len() - 1));
+            let first = found.first().map(ToString::to_string).unwrap_or_default();
+            (self.progress)(format!(
+                "  not at rest yet: {first} among {}, and {unfinished} tenants",
+                found.len()
+            ));
         }
     }
 
@@ -105,7 +142,8 @@ impl Run<'_> {
             faults: self.faults.clone(),
             commands: self.counts(&COMMANDS).await?,
             reservations: self.counts(&RESERVATIONS).await?,
-            answers: self.clients.answers(),
+            instances: self.counts(&INSTANCES).await?,
+            answers: self.clients.answers().into_iter().chain(self.tenants.answers()).collect(),
             unreachable,
             shown: self.shown.clone(),
             polls: self.executor.polls,

@@ -81,6 +81,8 @@ impl Run<'_> {
                 }
             }
             Fault::NodeSlow(node) => self.set_slow(node, true),
+            Fault::HypervisorDown(node) => self.nodes[node].set_hypervisor_down(true),
+            Fault::HypervisorCut(node, after) => self.nodes[node].cut_short(Some(after)),
             Fault::NodeClock(node, off_ms) => self.nodes[node].clock.set_skew(off_ms * 1000),
             Fault::GatewayKill(gateway) => self.core.kill(self.gateways[gateway].process),
             Fault::GatewayUpgrade(gateway) => {
@@ -137,6 +139,8 @@ impl Run<'_> {
             }
             Fault::NodePartition(node) => self.nodes[node].partitioned = false,
             Fault::NodeSlow(node) => self.set_slow(node, false),
+            Fault::HypervisorDown(node) => self.nodes[node].set_hypervisor_down(false),
+            Fault::HypervisorCut(node, _) => self.nodes[node].cut_short(None),
             Fault::NodeClock(node, _) => self.nodes[node].clock.set_skew(0),
             Fault::GatewayPause(gateway) => self.executor.resume(self.gateways[gateway].process),
             Fault::ControlPause(control) => self.executor.resume(self.controls[control].process),
@@ -263,6 +267,8 @@ impl Run<'_> {
             self.kept[node] = 0;
             self.nodes[node].partitioned = false;
             self.nodes[node].clock.set_skew(0);
+            self.nodes[node].set_hypervisor_down(false);
+            self.nodes[node].cut_short(None);
             self.set_slow(node, false);
             self.let_start(node, Duration::ZERO);
         }

@@ -3,7 +3,7 @@ use crate::fleet::Fault;
 
 #[test]
 fn a_scenario_reads_back_from_its_text() {
-    let text = "nodes 3\nworkers 1\nminutes 7\nseed 9\nno-pokes\nno-clients\ncalm-clients\nrestores\nrenewals\nexpect undisturbed\n\
+    let text = "nodes 3\nhosts 2\ninstances 5\nworkers 1\nminutes 7\nseed 9\nno-pokes\nno-clients\ncalm-clients\nrestores\nrenewals\nexpect undisturbed\n\
                 expect ready-within-seconds 180\n60000 2000 node-clock 1 -500\n70000 1 worker:commit-lost 0 3\n";
     let config = parse(text).expect("a scenario");
     let again = parse(&Text(&config).to_string()).expect("its text");
@@ -26,6 +26,9 @@ fn what_is_not_known_is_refused() {
         ["nodes 0", "dance", "no-pokes 3", "expect much", "chaos some", "5 x", "each 1 2 3 database-down"]
     {
         assert!(parse(wrong).is_err(), "{wrong:?}");
+    }
+    for nowhere in ["instances 5", "nodes 3\ninstances 5\nhosts 4"] {
+        assert!(parse(nowhere).expect("a scenario").checked().is_err(), "{nowhere:?}");
     }
     let beyond = parse("nodes 3\n10 10 node-crash 3").expect("a scenario").checked();
     assert!(beyond.is_err());
