@@ -214,9 +214,18 @@ impl Checker {
     /// What the nodes themselves and one statement can tell: after every step.
     pub async fn after_step(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
         let mut found = nodes::by_themselves(world);
-        found.extend(instances::by_themselves(world));
+        found.extend(instances::by_themselves(world, self.restored));
         found.extend(self.marks.look(world.nodes));
         found.extend(rows::cheap(world.store).await?);
+        Ok(found)
+    }
+
+    /// Hosts by themselves, and beside the rows of what is placed on them.
+    pub async fn of_hosts(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
+        let mut found = instances::by_themselves(world, self.restored);
+        if !self.restored {
+            found.extend(self.hosts.look(world, false).await?);
+        }
         Ok(found)
     }
 
@@ -256,7 +265,7 @@ impl Checker {
     /// What is true of a world at rest besides once every instance was deleted.
     pub async fn at_end(&mut self, world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
         let mut found = self.at_rest(world).await?;
-        found.extend(instances::left(world).await?);
+        found.extend(instances::left(world, self.restored).await?);
         Ok(found)
     }
 }

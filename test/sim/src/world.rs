@@ -55,6 +55,8 @@ pub struct HoldView {
 pub struct DomainView {
     pub instance_id: InstanceId,
     pub running: bool,
+    /// The start it was last started for.
+    pub boot: i64,
     pub vcpus: u32,
     pub memory_bytes: i64,
     pub cards: Vec<CardView>,

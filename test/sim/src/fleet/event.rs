@@ -62,6 +62,8 @@ pub enum Event {
     Backup,
     /// Everything that must be true is asked.
     Check,
+    /// Hosts are looked at beside the rows.
+    Hosts,
     /// What is expected of the run is looked at.
     Watch,
 }

@@ -47,6 +47,8 @@ const BACKUP_EVERY: Duration = Duration::from_secs(3600);
 
 /// How often what is expected is looked at.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// How often hosts are looked at beside the rows: what a row says too early is true soon after.
+const HOSTS_EVERY: Duration = Duration::from_secs(1);
 
 const NODE_NAMES: Sql = sql("sim_node_names", "SELECT name FROM nodes ORDER BY name");
 
@@ -209,7 +211,10 @@ impl Run<'_> {
         if self.config.workload {
             self.core.post(START_WITHIN + CLIENT_PERIOD, Event::Client);
         }
-        self.tenants.begin(&self.core);
+        if self.config.instances > 0 {
+            self.tenants.begin(&self.core);
+            self.core.post(HOSTS_EVERY, Event::Hosts);
+        }
         self.core.post(self.config.check_every, Event::Check);
         if !self.config.expects.is_empty() {
             self.core.post(WATCH_EVERY, Event::Watch);
@@ -305,6 +310,12 @@ impl Run<'_> {
                 self.tenants.act(&self.core, serving, life, turn);
             }
             Event::Watch => self.watch().await?,
+            Event::Hosts => {
+                self.check_hosts().await?;
+                if !self.quiet {
+                    self.core.post(HOSTS_EVERY, Event::Hosts);
+                }
+            }
             Event::Check => {
                 self.check().await?;
                 if !self.quiet {

@@ -225,7 +225,7 @@ fn life(rng: &dyn Rng, number: usize, time: Duration) -> Life {
     let mut plan = VecDeque::from([(FIRST_AFTER + up_to(time / 2), Step::Create(request.clone()))]);
     for _ in 0..1 + rng.below(4) {
         // Now and then at once: the host has not done what was asked before.
-        let pause = if rng.below(4) == 0 { up_to(Duration::from_secs(1)) } else { up_to(time / 5) };
+        let pause = if rng.below(3) == 0 { up_to(Duration::from_secs(1)) } else { up_to(time / 5) };
         let step = match rng.below(10) {
             0..2 => Step::Change("instances.start"),
             2..5 => Step::Change("instances.stop"),

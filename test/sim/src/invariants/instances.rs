@@ -82,7 +82,7 @@ pub(super) async fn rows(store: &Store) -> Result<Vec<Violation>, StoreError> {
 }
 
 /// What must be true of hosts whatever the rows say.
-pub(super) fn by_themselves(world: &World<'_>) -> Vec<Violation> {
+pub(super) fn by_themselves(world: &World<'_>, restored: bool) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut running: BTreeMap<InstanceId, usize> = BTreeMap::new();
     let mut owners: BTreeMap<(&str, &str), InstanceId> = BTreeMap::new();
@@ -94,6 +94,10 @@ pub(super) fn by_themselves(world: &World<'_>) -> Vec<Violation> {
         }
         if !domain.running {
             running.remove(&id);
+        }
+        // What an older database does not know is kept, and the database gives its address to others.
+        if restored {
+            continue;
         }
         // The hosts of a pool are one network, on bridges of one name.
         for CardView { mac, bridge, addresses } in &domain.cards {
@@ -121,7 +125,7 @@ fn all(nodes: &[NodeView]) -> impl Iterator<Item = (&NodeView, &DomainView)> {
 
 const PLACED: Sql = sql(
     "sim_placed",
-    "SELECT i.instance_id, i.state, i.revision, i.vcpu, i.memory_mib, a.node_id, host(l.address) AS address,
+    "SELECT i.instance_id, i.state, i.revision, i.boot, i.vcpu, i.memory_mib, a.node_id, host(l.address) AS address,
        n.state IN ('revoked', 'removed') AS gone,
        n.state = 'ready' AND n.quarantined_at IS NULL AND s.closed_at IS NULL AND NOT d.observe_only
          AND s.last_heartbeat_at > compute_now() - interval '30 seconds' AS there,
@@ -167,6 +171,10 @@ impl Hosts {
                 Some(_) => {}
             }
         }
+        for (id, row) in &placed {
+            found.extend(taken_for_done(world.nodes, *id, row));
+        }
+        let mut wrong = |what: String| found.push(Violation::new(Invariant::HostsHaveWhatRowsSay, what));
         let mut still = BTreeMap::new();
         for (id, row) in placed {
             let Some(what) = otherwise(world.nodes, id, row) else { continue };
@@ -187,6 +195,29 @@ fn has_address(domain: &DomainView, leased: Option<&str>) -> bool {
     has.map(|address| address.split('/').next().unwrap_or_default()).eq(leased)
 }
 
+fn on_host<'a>(nodes: &'a [NodeView], id: InstanceId, row: &Row) -> Option<&'a DomainView> {
+    let node_id: NodeId = row.id("node_id");
+    let here =
+        |(node, domain): &(&NodeView, &DomainView)| node.node_id == Some(node_id) && domain.instance_id == id;
+    all(nodes).find(here).map(|(_, domain)| domain)
+}
+
+/// A row is settled by its host's word, so what the row says has happened there. Between that word and the next thing that is
+/// asked, a machine that goes down may stop what runs, and nothing starts what was stopped.
+fn taken_for_done(nodes: &[NodeView], id: InstanceId, row: &Row) -> Option<Violation> {
+    let (state, boot): (&str, i64) = (row.get("state"), row.get("boot"));
+    let domain = on_host(nodes, id, row);
+    let what = match (state, domain) {
+        ("running" | "stopped", None) => format!("{id} is {state}, and its host has nothing of it"),
+        ("running", Some(domain)) if domain.boot < boot => {
+            format!("{id} is running by start {boot}, and its host has made start {}", domain.boot)
+        }
+        ("stopped", Some(domain)) if domain.running => format!("{id} is stopped, and runs on its host"),
+        _ => return None,
+    };
+    Some(Violation::new(Invariant::HostsHaveWhatRowsSay, what))
+}
+
 /// What a settled instance is on its host, if it is not as its row says and its host is there to see to it.
 fn otherwise(nodes: &[NodeView], id: InstanceId, row: &Row) -> Option<String> {
     let runs = match row.get("state") {
@@ -198,10 +229,7 @@ fn otherwise(nodes: &[NodeView], id: InstanceId, row: &Row) -> Option<String> {
         return None;
     }
     let node_id: NodeId = row.id("node_id");
-    let domain = all(nodes)
-        .find(|(node, domain)| node.node_id == Some(node_id) && domain.instance_id == id)
-        .map(|(_, domain)| domain);
-    let Some(domain) = domain else { return Some(format!("nothing of {id} is on {node_id}")) };
+    let domain = on_host(nodes, id, row)?;
     let size = (row.get::<_, i32>("vcpu"), row.get::<_, i64>("memory_mib") << 20);
     if domain.running != runs {
         Some(format!("that {id} runs is {} on {node_id}", domain.running))
@@ -230,9 +258,12 @@ const LEFT: &[Rule] = &[
     ),
 ];
 
-/// Once everything was deleted.
-pub(super) async fn left(world: &World<'_>) -> Result<Vec<Violation>, StoreError> {
+/// Once everything was deleted. What an older database does not know stays on its hosts until a person looks.
+pub(super) async fn left(world: &World<'_>, restored: bool) -> Result<Vec<Violation>, StoreError> {
     let mut found = broken(world.store, LEFT).await?;
+    if restored {
+        return Ok(found);
+    }
     found.extend(all(world.nodes).map(|(node, domain)| {
         let what = format!("{} on machine {}", domain.instance_id, node.index);
         Violation::new(Invariant::NothingLeft, what)

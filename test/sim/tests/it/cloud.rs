@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use capacity::Capacity;
 use fleet::{Fleet, FleetKeys};
+use instances::Instances;
 use kernel::ports::iam::{AuthenticationPort, Identity};
 use kernel::ports::node::{NodeFacts, NodeObserver, SPEC_QUEUE};
 use kernel::run::Running;
@@ -250,10 +251,11 @@ impl Process {
         gathers: bool,
     ) -> Self {
         let capacity = Capacity::with_owners_from(nodes_min, store.clone(), clock.clone(), Arc::new(OsRng));
+        let instances = Instances::new(store.clone(), capacity.clone(), clock.clone(), Arc::new(OsRng));
         let fleet = Fleet::new(
             store.clone(),
             Some(roots.keys()),
-            vec![Arc::new(capacity.clone())],
+            vec![Arc::new(capacity.clone()), Arc::new(instances)],
             vec![Arc::new(capacity.clone())],
             clock.clone(),
             Arc::new(OsRng),

@@ -6,7 +6,7 @@ use kernel::Fault;
 use kernel::ports::node::NodeObserver;
 use kit::{Clock, Rng};
 use model::{AllocationId, JournalId, NodeId};
-use sim::world::{HoldView, NodeView, ReleaseView};
+use sim::world::{DomainView, HoldView, NodeView, ReleaseView};
 use store::{Sql, sql};
 use uuid::Uuid;
 use wire::proto::agent::node_report::Report;
@@ -30,6 +30,8 @@ pub struct Machine {
     unsent: Vec<Report>,
     said: Vec<Report>,
     pub releases: Vec<ReleaseView>,
+    /// As a test says.
+    pub domains: Vec<DomainView>,
 }
 
 const SPEC: Sql = sql(
@@ -52,6 +54,7 @@ impl Machine {
             unsent: Vec::new(),
             said: Vec::new(),
             releases: Vec::new(),
+            domains: Vec::new(),
         }
     }
 
@@ -70,7 +73,7 @@ impl Machine {
             last_event_seq: 0,
             acked_event_seq: 0,
             holds: self.holds.values().cloned().collect(),
-            domains: Vec::new(),
+            domains: self.domains.clone(),
             effects: Vec::new(),
         }
     }

@@ -31,6 +31,11 @@ pub struct Domain {
     pub hostname: String,
     /// How often it was started.
     pub starts: u64,
+    /// The start that the entry it was made of asked for, and the one it was last started for.
+    #[serde(default)]
+    pub wanted_boot: u64,
+    #[serde(default)]
+    pub boot: u64,
     #[serde(default)]
     pub cards: Vec<Card>,
 }
@@ -208,6 +213,7 @@ impl Hypervisor for FakeHypervisor {
                 domain.vcpus = entry.vcpus;
                 domain.memory_bytes = entry.memory_bytes;
                 domain.hostname.clone_from(&entry.hostname);
+                domain.wanted_boot = entry.boot;
                 domain.cards = entry.nics.iter().map(card).collect();
                 Ok(())
             })
@@ -219,7 +225,10 @@ impl Hypervisor for FakeHypervisor {
     fn start(&self, id: InstanceId, _reserved_bytes: u64) -> BoxFuture<'_, Result<(), Trouble>> {
         self.change(move |host| {
             let domain = host.domains.get_mut(&id.to_string()).ok_or_else(undefined)?;
-            domain.starts += u64::from(!domain.running);
+            if !domain.running {
+                domain.starts += 1;
+                domain.boot = domain.wanted_boot;
+            }
             domain.running = true;
             Ok(())
         })

@@ -244,3 +244,31 @@ async fn an_instance_of_another_runtime_is_refused_and_can_still_be_deleted() {
     assert_eq!(told(&daemon.pass(1, &[other(DesiredInstance::Running, 1)]).await), ["1@1 error NoRuntime"]);
     assert_eq!(told(&daemon.pass(2, &[other(DesiredInstance::Deleted, 2)]).await), ["1@2 absent"]);
 }
+
+#[tokio::test]
+async fn a_host_that_goes_down_stops_its_guests_and_knows_what_each_was_started_for() {
+    let host = Host::new();
+    let mut process = host.process();
+    process.pass(1, &[running(1, 2)]).await;
+    let domains = host.hypervisor.domains().await.unwrap();
+    assert_eq!((domains[&id(1)].running, domains[&id(1)].boot), (true, 2));
+    host.hypervisor.set_unreadable(true);
+    host.hypervisor.power_off().await.unwrap();
+    let domains = host.hypervisor.domains().await.unwrap();
+    assert_eq!((domains[&id(1)].running, domains[&id(1)].boot), (false, 2));
+}
+
+#[tokio::test]
+async fn a_pass_that_was_cut_short_is_finished_by_the_next_process() {
+    let host = Host::new();
+    host.hypervisor.cut_short(Some(3));
+    let report = host.process().pass(1, &[running(1, 1), running(2, 1)]).await;
+    assert_eq!(report.state, SectionState::Progressing);
+    assert!(host.hypervisor.is_cut_short());
+    host.hypervisor.cut_short(None);
+    assert_eq!(host.held().await, [(1, Power::Running), (2, Power::Stopped)]);
+    let report = host.process().pass(1, &[running(1, 1), running(2, 1)]).await;
+    assert_eq!(report.state, SectionState::Converged);
+    assert_eq!(host.held().await, [(1, Power::Running), (2, Power::Running)]);
+    assert_eq!(host.hypervisor.starts(id(1)).await, Some(1));
+}

@@ -102,6 +102,7 @@ impl SimNode {
             let view = DomainView {
                 instance_id,
                 running: domain.running,
+                boot: i64::try_from(domain.boot).unwrap_or(i64::MAX),
                 vcpus: domain.vcpus,
                 memory_bytes: i64::try_from(domain.memory_bytes).unwrap_or(i64::MAX),
                 cards: cards.collect(),

@@ -32,6 +32,7 @@ const EVENTS: Sql = sql(
 /// What is asked depends on what was put in.
 #[derive(Clone, Copy)]
 enum When {
+    OfHosts,
     Moving,
     AtRest,
     AtEnd,
@@ -44,6 +45,15 @@ impl Run<'_> {
             return Ok(());
         }
         let found = self.ask(When::Moving).await?;
+        self.judge(found)
+    }
+
+    /// What can be asked of hosts by one statement.
+    pub(super) async fn check_hosts(&mut self) -> anyhow::Result<()> {
+        if self.database_is_down() || self.restoring > 0 {
+            return Ok(());
+        }
+        let found = self.ask(When::OfHosts).await?;
         self.judge(found)
     }
 
@@ -63,6 +73,7 @@ impl Run<'_> {
         let checker = &mut self.checker;
         let found = async move {
             match when {
+                When::OfHosts => checker.of_hosts(&world).await,
                 When::Moving => checker.every_minute(&world).await,
                 When::AtRest => checker.at_rest(&world).await,
                 When::AtEnd => checker.at_end(&world).await,
