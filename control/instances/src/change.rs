@@ -210,7 +210,9 @@ impl Instances {
         if tx.execute(&sql::INSTANCE_END, &[&id.uuid()]).await? == 0 {
             return Err(StoreError::decode("instance_end", "an instance that had ended").into());
         }
-        tx.execute(&sql::ADDRESSES_RETURN, &[&id.uuid()]).await?;
+        if !kit::mutant::on("instances.address-kept") {
+            tx.execute(&sql::ADDRESSES_RETURN, &[&id.uuid()]).await?;
+        }
         let data = json!({
             "state": InstanceState::Deleted.name(), "desiredState": DesiredPower::Deleted.name(),
             "poolId": held.pool_id.to_string(), "reason": reason,

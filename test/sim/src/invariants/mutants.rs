@@ -43,6 +43,8 @@ const UNDONE: &str = "concurrency::transactions::what_is_undone_leaves_neither_a
 const RESERVATIONS: &str = "concurrency::reservations::reservations_under_eight_hands_stay_sound";
 const DELIVERY: &str = "delivery::both_delivery_stores_answer_any_history_alike";
 const HAND_OVER: &str = "concurrency::reservations::a_pool_that_changes_hands_is_booked_once";
+const INSTANCES: &str = "fleet::instances_come_to_rest_on_hosts_that_much_happens_to";
+const RESTORED: &str = "fleet::a_restored_database_destroys_no_instance_that_it_does_not_know";
 const FLEET: &str = "fleet::a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole";
 
 /// Of the control plane. Those of agents and gateways are the protocol simulator's.
@@ -118,6 +120,42 @@ pub const MUTANTS: &[Mutant] = &[
         "a node is told that an event is stored that it has not sent yet",
         DELIVERY,
         Invariant::StoresAgree,
+    ),
+    mutant(
+        "instances.address-kept",
+        "the address of an instance is not given back when the instance has ended",
+        INSTANCES,
+        Invariant::AddressesAreOnes,
+    ),
+    mutant(
+        "instances.earlier-word-counts",
+        "what a host says of an earlier revision of an instance moves its row",
+        INSTANCES,
+        Invariant::HostsHaveWhatRowsSay,
+    ),
+    mutant(
+        "instances.deleted-is-not-named",
+        "an instance that is to be deleted is left out of its host's spec before the host has said that it is gone",
+        INSTANCES,
+        Invariant::InstancesSettle,
+    ),
+    mutant(
+        "instances.unread-list-is-empty",
+        "a host whose hypervisor does not answer says that nothing is there",
+        INSTANCES,
+        Invariant::HostsHaveWhatRowsSay,
+    ),
+    mutant(
+        "instances.later-start-is-none",
+        "a host does not start anew what runs since an earlier start",
+        INSTANCES,
+        Invariant::HostsHaveWhatRowsSay,
+    ),
+    mutant(
+        "instances.unlisted-is-destroyed",
+        "a host destroys instances that no entry of its spec names",
+        RESTORED,
+        Invariant::DestroyedByIntent,
     ),
     another(
         "store.complete-ignores-claim",

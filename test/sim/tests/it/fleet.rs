@@ -95,3 +95,23 @@ async fn the_same_instances_twice_end_the_same() {
     let second = outcome(&some).await;
     assert!(first.same_as(&second), "one seed, two ends:\n{first}\n{second}");
 }
+
+/// Where mutants are looked for, by the seeds of the environment.
+#[tokio::test]
+async fn instances_come_to_rest_on_hosts_that_much_happens_to() {
+    crate::mutants::choose();
+    let seed = std::env::var("BC_SIM_SEED").ok().map_or(11, |seed| seed.parse().expect("it is a number"));
+    let some = Config { instances: 40, hosts: 2, chaos: Chaos::Heavy, ..Config::new(2, 2, 4 * MINUTE, seed) };
+    let outcome = outcome(&Config { check_every: Duration::from_secs(15), ..some }).await;
+    assert!(outcome.faults.values().sum::<u64>() > 40, "there were faults: {outcome}");
+    lived_and_ended(&outcome, 40);
+}
+
+#[tokio::test]
+async fn a_restored_database_destroys_no_instance_that_it_does_not_know() {
+    crate::mutants::choose();
+    let text = "nodes 2\nhosts 2\ninstances 20\nminutes 6\nseed 3\n60000 1000 database-backup\n180000 60000 database-restore";
+    let config = parse(text).and_then(Config::checked).expect("a scenario");
+    let outcome = outcome(&config).await;
+    assert_eq!(outcome.instances.keys().collect::<Vec<_>>(), ["deleted"], "{outcome}");
+}

@@ -35,7 +35,7 @@ pub fn plan(desired: DesiredInstance, boot: u64, held: Option<Power>, booted: Op
         (DesiredInstance::Stopped, Some(Power::Running | Power::Paused)) => vec![Stop],
         (DesiredInstance::Running, None | Some(Power::Incomplete | Power::Stopped)) => vec![Define, Start],
         (DesiredInstance::Running, Some(Power::Running | Power::Paused))
-            if booted.is_some_and(|at| at < boot) =>
+            if booted.is_some_and(|at| at < boot) && !kit::mutant::on("instances.later-start-is-none") =>
         {
             vec![Stop, Define, Start]
         }
