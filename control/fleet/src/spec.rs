@@ -2,7 +2,8 @@
 //!
 //! A node takes a spec only under a higher generation, so whatever makes a stored spec unacceptable raises it too: a signature
 //! whose certificate ends soon or whose root is gone, a deployment epoch from before a confirmed restore, and a node that proved
-//! a higher generation than a restored database remembers.
+//! a higher generation than a restored database remembers. A node that lost its journal can prove nothing and still takes no
+//! lower generation than it had, so after a restore the first one is above all that may have been forgotten.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,6 +28,8 @@ mod renewal;
 pub use renewal::{SpecEpochs, SpecRenewal};
 
 const NODE_SPEC: Op = Op::new("node_spec");
+/// How far a restored database may be behind what a node had: a spec in every second of twelve days.
+pub const FORGOTTEN_MAX: u64 = 1 << 20;
 /// Nodes whose specs one transaction assembles: a few milliseconds of signing, in which nobody else has their rows.
 const NODES_MAX: u32 = 64;
 
@@ -57,6 +60,12 @@ fn is_served(state: NodeState) -> bool {
         NodeState::Accepting | NodeState::Ready | NodeState::Unreachable | NodeState::Lost => true,
         NodeState::Joined | NodeState::Revoked | NodeState::Removed => false,
     }
+}
+
+/// Whether what is stored of the node, and of its spec, is from before a confirmed restore.
+fn is_before_restore(node: &Row) -> bool {
+    let stored = node.opt_ts("spec_at").unwrap_or(node.ts("created_at"));
+    node.opt_ts("restored_at").is_some_and(|restored| stored < restored)
 }
 
 /// A spec that is to be stored.
@@ -102,7 +111,8 @@ impl Fleet {
                 continue;
             }
             let kept = generation > 0 && kit::mutant::on("fleet.generation-not-raised");
-            let generation = generation.max(proved) + u64::from(!kept);
+            let above = if is_before_restore(row) { FORGOTTEN_MAX } else { u64::from(!kept) };
+            let generation = generation.max(proved) + above;
             intents.push(self.intent(row, node_id, generation, spec_hash, spec)?);
             found.insert(node_id, Assembled::Stored { generation });
         }
@@ -130,7 +140,7 @@ impl Fleet {
 
     /// Whether the stored bytes are ones that a node may refuse although they say what is wanted.
     fn is_stale(&self, node: &Row) -> Result<bool, Fault> {
-        if node.opt_ts("restored_at").is_some_and(|restored| node.opt_ts("spec_at") < Some(restored)) {
+        if is_before_restore(node) {
             return Ok(true);
         }
         let signature: Option<&[u8]> = node.get("spec_signature");

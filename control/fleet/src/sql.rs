@@ -19,7 +19,7 @@ pub const NODE_LOCK: Sql = sql(
 /// With what a stored spec is judged by: a claim proves the generation that a node holds although this database does not know it.
 pub const NODE_SPECS_LOCK: Sql = sql(
     "node_specs_lock",
-    "SELECT n.node_id, n.state, n.generation, n.spec_hash, n.spec_signature, n.spec_at, d.restored_at, d.epoch,
+    "SELECT n.node_id, n.state, n.generation, n.spec_hash, n.spec_signature, n.spec_at, n.created_at, d.restored_at, d.epoch,
        compute_now() AS now,
        coalesce((SELECT c.generation FROM restore_claims c WHERE c.node_id = n.node_id AND c.proved), -1)
          AS proved_generation

@@ -1,4 +1,4 @@
-use fleet::spec::Assembled;
+use fleet::spec::{Assembled, FORGOTTEN_MAX};
 use pki::{OsEntropy, Purpose, SigningKey};
 use prost::Message;
 use store::RowExt;
@@ -82,14 +82,15 @@ async fn after_the_restore_is_confirmed_the_node_is_led_on_and_not_suspected_aga
     // proved makes that anew.
     world.pass(1);
     let found = world.fleet.assemble(late.node_id()).await.unwrap();
-    assert_eq!(found, Assembled::Stored { generation: 2 });
-    let body = spec(&late, 7, 1);
+    assert_eq!(found, Assembled::Stored { generation: 1 + FORGOTTEN_MAX });
+    let held = 7 + FORGOTTEN_MAX;
+    let body = spec(&late, held, 1);
     let signature = ours(&world, &body);
-    claim(&world, &late, 7, 1, &body, &signature).await;
+    claim(&world, &late, i64::try_from(held).unwrap(), 1, &body, &signature).await;
     assert_eq!(world.woken("node-spec").await.len(), 2);
     assert!(!observe_only(&world).await, "the restore is known");
     assert_eq!(world.events("node.quarantined").await.len(), 0);
-    for (machine, generation) in [(&machine, 10), (&late, 8)] {
+    for (machine, generation) in [(&machine, 9 + FORGOTTEN_MAX), (&late, held + 1)] {
         let found = world.fleet.assemble(machine.node_id()).await.unwrap();
         assert_eq!(found, Assembled::Stored { generation });
         let found = world.fleet.assemble(machine.node_id()).await.unwrap();
