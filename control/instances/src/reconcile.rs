@@ -28,6 +28,9 @@ const INSTANCE_STUCK: Op = Op::new("instance_stuck");
 
 /// How often a place is looked for.
 pub(crate) const PLACE_AGAIN: Duration = Duration::from_secs(30);
+/// The database may be one of before it was placed: then it runs on a host that this database knows nothing of.
+const RESTORED: &str =
+    "the database was restored while it waited, so a host may have it by now: delete it and make it anew";
 const NO_ADDRESS: &str = "the pool's network has no free address";
 
 pub(crate) fn instance_key(id: InstanceId) -> String {
@@ -82,6 +85,10 @@ impl Instances {
     }
 
     async fn place(&self, stored: &Stored) -> Result<Found, Fault> {
+        let restored_at = store::deployment::read(self.store()).await?.restored_at;
+        if restored_at.is_some_and(|restored| stored.created_at < restored) {
+            return Ok(Found::Not(RESTORED.to_owned()));
+        }
         let room = &stored.subject.room();
         let nowhere = BTreeSet::new();
         for _ in 0..TRIES_MAX {

@@ -156,6 +156,16 @@ async fn what_no_host_can_take_now_waits_and_is_placed_when_one_can() {
     assert!(placed.get("waitingReason").is_none(), "{placed}");
 
     let third = cloud.call("instances.create", with("flavor", json!("huge"))).await.ok();
+    // It may have been placed after the backup was made, and run since.
+    cloud.db.batch("UPDATE deployment SET epoch = 2, restored_at = compute_now()").await;
+    cloud.change("delete", &placed).await.ok();
+    cloud.settle(host, &placed).await;
+    assert!(cloud.reconcile(&third).await.is_some());
+    let third = cloud.get(&third).await;
+    assert_eq!(third["state"], "scheduling", "there is room, and nobody knows whether it has a host");
+    assert!(third["waitingReason"].as_str().is_some_and(|reason| reason.contains("restored")), "{third}");
+    let fresh = cloud.call("instances.create", with("flavor", json!("huge"))).await.ok();
+    assert_eq!(fresh["state"], "provisioning", "one of since then has none");
     assert_eq!(cloud.change("delete", &third).await.ok()["state"], "deleted", "it was on no host");
     cloud.assert_sound().await;
 }
