@@ -55,8 +55,9 @@ pub struct HoldView {
 pub struct DomainView {
     pub instance_id: InstanceId,
     pub running: bool,
-    /// The start it was last started for.
+    /// The start it was last started for, and when that was first seen.
     pub boot: i64,
+    pub boot_since: Timestamp,
     pub vcpus: u32,
     pub memory_bytes: i64,
     pub cards: Vec<CardView>,

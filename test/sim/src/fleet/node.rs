@@ -106,6 +106,9 @@ impl SimNode {
         let hardware = Arc::new(FakeHardware::new(seed));
         let hypervisor =
             is_host.then(|| Arc::new(FakeHypervisor::at(data_dir.join("hypervisor.json"), hardware.clone())));
+        if let Some(hypervisor) = &hypervisor {
+            hypervisor.set_slow_guests(true);
+        }
         let journal = Arc::new(MemoryJournal::new(rng.id(core.now())));
         Self {
             index,

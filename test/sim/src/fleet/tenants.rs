@@ -225,12 +225,18 @@ fn life(rng: &dyn Rng, number: usize, time: Duration) -> Life {
     let mut plan = VecDeque::from([(FIRST_AFTER + up_to(time / 2), Step::Create(request.clone()))]);
     for _ in 0..1 + rng.below(4) {
         // Now and then at once: the host has not done what was asked before.
-        let pause = if rng.below(3) == 0 { up_to(Duration::from_secs(1)) } else { up_to(time / 5) };
-        let step = match rng.below(10) {
+        let hasty = || up_to(Duration::from_millis(300));
+        let pause = if rng.below(3) == 0 { hasty() } else { up_to(time / 5) };
+        let step = match rng.below(12) {
             0..2 => Step::Change("instances.start"),
-            2..5 => Step::Change("instances.stop"),
-            5..7 => Step::Change("instances.reboot"),
-            7..9 => {
+            2..4 => Step::Change("instances.stop"),
+            4..6 => Step::Change("instances.reboot"),
+            6..9 => {
+                plan.push_back((pause, Step::Change("instances.stop")));
+                plan.push_back((hasty(), Step::Change("instances.start")));
+                continue;
+            }
+            9..11 => {
                 // Only what is stopped takes another size.
                 plan.push_back((pause, Step::Change("instances.stop")));
                 plan.push_back((up_to(time / 10), Step::Resize(flavor())));

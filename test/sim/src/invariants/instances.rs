@@ -125,7 +125,7 @@ fn all(nodes: &[NodeView]) -> impl Iterator<Item = (&NodeView, &DomainView)> {
 
 const PLACED: Sql = sql(
     "sim_placed",
-    "SELECT i.instance_id, i.state, i.revision, i.boot, i.vcpu, i.memory_mib, a.node_id, host(l.address) AS address,
+    "SELECT i.instance_id, i.state, i.state_since, i.revision, i.boot, i.vcpu, i.memory_mib, a.node_id, host(l.address) AS address,
        n.state IN ('revoked', 'removed') AS gone,
        n.state = 'ready' AND n.quarantined_at IS NULL AND s.closed_at IS NULL AND NOT d.observe_only
          AND s.last_heartbeat_at > compute_now() - interval '30 seconds' AS there,
@@ -211,6 +211,10 @@ fn taken_for_done(nodes: &[NodeView], id: InstanceId, row: &Row) -> Option<Viola
         ("running" | "stopped", None) => format!("{id} is {state}, and its host has nothing of it"),
         ("running", Some(domain)) if domain.boot < boot => {
             format!("{id} is running by start {boot}, and its host has made start {}", domain.boot)
+        }
+        ("running", Some(domain)) if domain.boot == boot && domain.boot_since > row.ts("state_since") => {
+            let (said, made) = (row.ts("state_since"), domain.boot_since);
+            format!("{id} is running since {said}, and its host made start {boot} at {made}")
         }
         ("stopped", Some(domain)) if domain.running => format!("{id} is stopped, and runs on its host"),
         _ => return None,

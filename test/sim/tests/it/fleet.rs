@@ -110,7 +110,22 @@ async fn instances_come_to_rest_on_hosts_that_much_happens_to() {
 #[tokio::test]
 async fn a_restored_database_destroys_no_instance_that_it_does_not_know() {
     crate::mutants::choose();
-    let text = "nodes 2\nhosts 2\ninstances 20\nminutes 6\nseed 3\n60000 1000 database-backup\n180000 60000 database-restore";
+    let text = "
+        nodes 3
+        hosts 3
+        instances 50
+        gateways 2
+        minutes 9
+        seed 4
+        60000 1000 database-backup
+        90000 5000 node-crash 0
+        150000 20000 hypervisor-down 1
+        180000 60000 database-restore
+        200000 20000 node-power 2
+        270000 1000 database-backup
+        300000 60000 gateway-kill 0
+        360000 100000 database-restore
+        380000 5000 node-journal-lost 1";
     let config = parse(text).and_then(Config::checked).expect("a scenario");
     let outcome = outcome(&config).await;
     assert_eq!(outcome.instances.keys().collect::<Vec<_>>(), ["deleted"], "{outcome}");

@@ -300,6 +300,7 @@ async fn instances(cloud: &Cloud) {
             instance_id: id,
             running: true,
             boot: 2,
+            boot_since: Timestamp::from_millis(0),
             vcpus: 1,
             memory_bytes: 512 << 20,
             cards: vec![CardView {
@@ -476,7 +477,7 @@ async fn every_rule_of_hosts_can_be_broken_and_says_so() {
     };
     assert_eq!(ask(&mut Checker::new(), &nodes, &[]).await, []);
     type Breaks = fn(&mut Vec<NodeView>);
-    let cases: [(Invariant, Breaks); 7] = [
+    let cases: [(Invariant, Breaks); 8] = [
         (Invariant::RunsOnce, |nodes| {
             let copy = nodes[0].domains[0].clone();
             nodes[1].domains.push(copy);
@@ -492,6 +493,9 @@ async fn every_rule_of_hosts_can_be_broken_and_says_so() {
             nodes[0].domains[0].instance_id = InstanceId::from_uuid(Uuid::from_u128(77));
         }),
         (Invariant::HostsHaveWhatRowsSay, |nodes| nodes[0].domains[0].boot = 1),
+        (Invariant::HostsHaveWhatRowsSay, |nodes| {
+            nodes[0].domains[0].boot_since = Timestamp::from_millis(i64::MAX / 1000);
+        }),
         (Invariant::HostsHaveWhatRowsSay, |nodes| {
             let copy = nodes[0].domains[0].clone();
             nodes[1].domains.push(DomainView { running: false, ..copy });

@@ -22,6 +22,14 @@ struct Host {
     domains: BTreeMap<String, Domain>,
 }
 
+impl Host {
+    fn power_off(&mut self) {
+        for domain in self.domains.values_mut() {
+            (domain.running, domain.stopping) = (false, false);
+        }
+    }
+}
+
 /// What is there of one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domain {
@@ -38,6 +46,9 @@ pub struct Domain {
     pub boot: u64,
     #[serde(default)]
     pub cards: Vec<Card>,
+    /// Its guest was asked to shut down, and has not yet.
+    #[serde(default)]
+    pub stopping: bool,
 }
 
 /// What a network card of it is in the network.
@@ -53,6 +64,8 @@ struct Faults {
     unreadable: bool,
     refused: BTreeMap<InstanceId, Trouble>,
     unguarded: Option<Trouble>,
+    /// Guests take a while to shut down.
+    slow_guests: bool,
     /// So many changes are made, and then nothing answers.
     changes_left: Option<u32>,
 }
@@ -86,6 +99,11 @@ impl FakeHypervisor {
         };
     }
 
+    /// Every fourth guest shuts down by the second time it is asked, until told otherwise.
+    pub fn set_slow_guests(&self, slow: bool) {
+        self.faults().slow_guests = slow;
+    }
+
     /// Makes so many changes more and then answers nothing, as for a daemon that dies in the middle of a pass; until told
     /// otherwise by none.
     pub fn cut_short(&self, after: Option<u32>) {
@@ -103,7 +121,7 @@ impl FakeHypervisor {
     /// When its file cannot be read or written.
     pub async fn power_off(&self) -> Result<(), Trouble> {
         let mut host = self.stored().await?;
-        host.domains.values_mut().for_each(|domain| domain.running = false);
+        host.power_off();
         self.store(&host)
     }
 
@@ -142,7 +160,7 @@ impl FakeHypervisor {
             None => Host::default(),
         };
         if host.boot_id != boot_id {
-            host.domains.values_mut().for_each(|domain| domain.running = false);
+            host.power_off();
             host.boot_id = boot_id;
         }
         Ok(host)
@@ -236,10 +254,14 @@ impl Hypervisor for FakeHypervisor {
     }
 
     fn stop(&self, id: InstanceId) -> BoxFuture<'_, Result<Stopping, Trouble>> {
+        let slow = self.faults().slow_guests && id.uuid().as_u128() % 4 == 1;
         self.change(move |host| {
-            if let Some(domain) = host.domains.get_mut(&id.to_string()) {
-                domain.running = false;
+            let Some(domain) = host.domains.get_mut(&id.to_string()) else { return Ok(Stopping::Done) };
+            if slow && domain.running && !domain.stopping {
+                domain.stopping = true;
+                return Ok(Stopping::Waits);
             }
+            (domain.running, domain.stopping) = (false, false);
             Ok(Stopping::Done)
         })
         .boxed()

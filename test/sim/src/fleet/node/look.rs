@@ -96,13 +96,16 @@ impl SimNode {
         let before = std::mem::take(&mut self.domains);
         for (instance_id, domain) in there {
             let since = before.get(&instance_id).map_or(now, |one| one.since);
+            let boot = i64::try_from(domain.boot).unwrap_or(i64::MAX);
+            let same_boot = before.get(&instance_id).filter(|one| one.boot == boot);
             let cards = domain.cards.into_iter();
             let cards =
                 cards.map(|card| CardView { mac: card.mac, bridge: card.bridge, addresses: card.addresses });
             let view = DomainView {
                 instance_id,
                 running: domain.running,
-                boot: i64::try_from(domain.boot).unwrap_or(i64::MAX),
+                boot,
+                boot_since: same_boot.map_or(now, |one| one.boot_since),
                 vcpus: domain.vcpus,
                 memory_bytes: i64::try_from(domain.memory_bytes).unwrap_or(i64::MAX),
                 cards: cards.collect(),
