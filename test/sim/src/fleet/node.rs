@@ -1,6 +1,7 @@
 //! One simulated machine: the real engine and the real handlers over hardware, files and a journal in memory. What the
 //! agent's actor does with tasks is done here in steps, each at one moment of virtual time.
 
+mod hosts;
 mod look;
 
 use std::collections::BTreeMap;
@@ -104,11 +105,7 @@ impl SimNode {
     pub fn new(core: &Arc<Core>, index: usize, seed: u64, data_dir: PathBuf, is_host: bool) -> Self {
         let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed));
         let hardware = Arc::new(FakeHardware::new(seed));
-        let hypervisor =
-            is_host.then(|| Arc::new(FakeHypervisor::at(data_dir.join("hypervisor.json"), hardware.clone())));
-        if let Some(hypervisor) = &hypervisor {
-            hypervisor.set_slow_guests(true);
-        }
+        let hypervisor = is_host.then(|| hosts::hypervisor(&data_dir, &hardware));
         let journal = Arc::new(MemoryJournal::new(rng.id(core.now())));
         Self {
             index,
@@ -250,23 +247,7 @@ impl SimNode {
     pub fn lose_runtime(&mut self) {
         self.files.reboot();
         self.slices.reboot();
-        if let Some(hypervisor) = &self.hypervisor {
-            at_once("stop guests", hypervisor.power_off()).expect("a simulated host has its file");
-            self.note_domains(0, &[]);
-        }
-    }
-
-    pub fn set_hypervisor_down(&self, down: bool) {
-        if let Some(hypervisor) = &self.hypervisor {
-            hypervisor.set_unreadable(down);
-        }
-    }
-
-    /// The daemon dies in a pass after so many changes of instances.
-    pub fn cut_short(&self, after: Option<u32>) {
-        if let Some(hypervisor) = &self.hypervisor {
-            hypervisor.cut_short(after);
-        }
+        self.lose_guests();
     }
 
     pub fn lose_journal(&mut self) {

@@ -4,13 +4,12 @@ use agent::converge::{self, ConvergeContext, DRIFT_PERIOD, RETRY_PERIOD};
 use agent::engine::Input;
 use agent::journal::{JournalStore, Marks};
 use handlers::machine::PASS_PERIOD;
-use model::{InstanceId, NodeId};
+use model::NodeId;
 use tokio_util::sync::CancellationToken;
-use wire::proto::agent::{DesiredHold, DesiredInstance};
+use wire::proto::agent::DesiredHold;
 
-use super::{MS, SimNode, at_once};
-use crate::fleet::event::Event;
-use crate::world::{CardView, DestroyedView, DomainView, HoldView, NodeView, ReleaseView};
+use super::{SimNode, at_once, hosts};
+use crate::world::{HoldView, NodeView, ReleaseView};
 
 impl SimNode {
     pub(super) fn look(&mut self) {
@@ -47,28 +46,9 @@ impl SimNode {
             .map(|one| one.allocation_id.clone())
             .collect();
         self.note_holds(node_id, held.generation, &released);
-        let section = held.spec.instances.clone().unwrap_or_default();
-        let deleted: Vec<InstanceId> = wire::instance::instances(&section)
-            .into_iter()
-            .flatten()
-            .filter(|entry| entry.desired() == DesiredInstance::Deleted)
-            .filter_map(|entry| entry.instance_id.parse().ok())
-            .collect();
-        self.note_domains(held.generation, &deleted);
+        self.note_domains(held.generation, &hosts::deleted(&held.spec));
         self.look();
         Some(Input::Passed(report))
-    }
-
-    /// A pass that was cut short: what it came to is known to nobody, and the daemon starts again.
-    pub(super) fn dies_in_its_pass(&mut self) -> bool {
-        let Some(hypervisor) = self.hypervisor.clone().filter(|hypervisor| hypervisor.is_cut_short()) else {
-            return false;
-        };
-        hypervisor.cut_short(None);
-        self.crash();
-        let (node, life) = (self.index, self.life);
-        self.core.post(self.core.between(MS, 20_000 * MS), Event::NodeStarts { node, life });
-        true
     }
 
     /// What is held now, beside what was held before.
@@ -85,37 +65,6 @@ impl SimNode {
         for allocation_id in before.into_keys().filter(|id| !self.holds.contains_key(id)) {
             let intended = released.contains(&allocation_id.to_string());
             self.releases.push(ReleaseView { node_id, allocation_id, at: now, generation, intended });
-        }
-    }
-
-    /// What the hypervisor holds now, beside what it held before.
-    pub(super) fn note_domains(&mut self, generation: u64, deleted: &[InstanceId]) {
-        let (Some(hypervisor), Some(node_id)) = (&self.hypervisor, self.node_id()) else { return };
-        let now = self.core.now();
-        let there = at_once("read domains", hypervisor.domains()).expect("a simulated host has its file");
-        let before = std::mem::take(&mut self.domains);
-        for (instance_id, domain) in there {
-            let since = before.get(&instance_id).map_or(now, |one| one.since);
-            let boot = i64::try_from(domain.boot).unwrap_or(i64::MAX);
-            let same_boot = before.get(&instance_id).filter(|one| one.boot == boot);
-            let cards = domain.cards.into_iter();
-            let cards =
-                cards.map(|card| CardView { mac: card.mac, bridge: card.bridge, addresses: card.addresses });
-            let view = DomainView {
-                instance_id,
-                running: domain.running,
-                boot,
-                boot_since: same_boot.map_or(now, |one| one.boot_since),
-                vcpus: domain.vcpus,
-                memory_bytes: i64::try_from(domain.memory_bytes).unwrap_or(i64::MAX),
-                cards: cards.collect(),
-                since,
-            };
-            self.domains.insert(instance_id, view);
-        }
-        for instance_id in before.into_keys().filter(|id| !self.domains.contains_key(id)) {
-            let intended = deleted.contains(&instance_id);
-            self.destroyed.push(DestroyedView { node_id, instance_id, at: now, generation, intended });
         }
     }
 
