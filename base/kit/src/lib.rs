@@ -4,6 +4,7 @@ pub mod backoff;
 pub mod clock;
 pub mod fs;
 pub mod mutant;
+pub mod net;
 pub mod rng;
 pub mod signal;
 pub mod supervisor;

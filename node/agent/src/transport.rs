@@ -321,6 +321,8 @@ impl TunnelLink for GrpcLink {
         let hello = wire::tunnel::with_length(&TunnelHello { end });
         within(self.clock.as_ref(), CONNECT_TIMEOUT, DOING, async move {
             let mut tls = connect(&address?, &options).await?;
+            // A gateway whose machine is gone says nothing, and neither may what the tunnel leads to: it would stay open for hours.
+            kit::net::keep_alive(tls.get_ref().0).map_err(failed(DOING))?;
             let reply = async {
                 tls.write_all(&hello).await?;
                 tls.flush().await?;
