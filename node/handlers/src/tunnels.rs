@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use agent::link::{ByteStream, TunnelLink};
 use agent::tunnel::{Order, Target, Tunnels};
+use futures::future::BoxFuture;
 use kit::{Clock, Supervisor, TaskKind};
 use model::InstanceId;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -25,13 +26,20 @@ use crate::sections::instances::port::{Door, Hypervisor, Trouble};
 use crate::shell::{Control, Shell};
 
 const TUNNEL: TaskKind = TaskKind::isolated("tunnel");
-/// At once. What one machine's owner may have open; each holds two sockets and their buffers.
+/// Into instances at once; each holds two sockets and their buffers.
 const AT_ONCE_MAX: usize = 16;
+/// On consoles of the node itself. They are counted apart: whoever sees to this node gets onto it, however many are let into what
+/// runs here.
+const CONSOLES_MAX: usize = 4;
 /// How long the other end has to show who it is.
 const GREET_WITHIN: Duration = Duration::from_secs(15);
 /// How long what is to be reached has to answer.
 const REACH_WITHIN: Duration = Duration::from_secs(10);
+/// What a shell said before it ended is still on its way for a moment. What it left behind may hold its terminal for ever.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 const BUFFER_BYTES: usize = 64 * 1024;
+/// Of why something is not reached: what a hypervisor says may be long, and messages of a tunnel are short.
+const MESSAGE_CHARS_MAX: usize = 300;
 
 /// That somebody may be let into instances, and onto this node.
 pub const CAPABILITY_INSTANCE: &str = "tunnel.instance-dial";
@@ -48,6 +56,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     supervisor: Supervisor,
     places: Arc<Semaphore>,
+    consoles: Arc<Semaphore>,
     /// Cut to close all that are open.
     open: Mutex<CancellationToken>,
 }
@@ -68,14 +77,20 @@ impl NodeTunnels {
         clock: Arc<dyn Clock>,
         supervisor: Supervisor,
     ) -> Self {
-        let (places, open) = (Arc::new(Semaphore::new(AT_ONCE_MAX)), Mutex::default());
-        Self(Arc::new(Inner { link, hypervisor, shell, clock, supervisor, places, open }))
+        let places = Arc::new(Semaphore::new(AT_ONCE_MAX));
+        let consoles = Arc::new(Semaphore::new(CONSOLES_MAX));
+        let open = Mutex::default();
+        Self(Arc::new(Inner { link, hypervisor, shell, clock, supervisor, places, consoles, open }))
     }
 }
 
 impl Tunnels for NodeTunnels {
     fn open(&self, order: Order) -> bool {
-        let Ok(place) = self.0.places.clone().try_acquire_owned() else { return false };
+        let places = match order.ticket.target {
+            Target::NodeConsole => &self.0.consoles,
+            Target::Console(_) | Target::Port(..) => &self.0.places,
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else { return false };
         let (inner, stop) =
             (self.0.clone(), self.0.open.lock().unwrap_or_else(PoisonError::into_inner).clone());
         self.0.supervisor.spawn(TUNNEL, move |ending| async move {
@@ -118,7 +133,8 @@ impl Inner {
         let reply = match &reached {
             Ok(_) => TunnelReply::default(),
             Err(trouble) => {
-                TunnelReply { reason: trouble.reason.to_owned(), message: trouble.message.clone() }
+                let message = trouble.message.chars().take(MESSAGE_CHARS_MAX).collect();
+                TunnelReply { reason: trouble.reason.to_owned(), message }
             }
         };
         inner.write_all(&wire::tunnel::with_length(&reply)).await?;
@@ -129,7 +145,7 @@ impl Inner {
                 copy_bidirectional_with_sizes(&mut inner, &mut far, BUFFER_BYTES, BUFFER_BYTES).await?;
                 Ok("closed")
             }
-            Ok(Reached::Console(far, control)) => console(inner, far, control).await,
+            Ok(Reached::Console(far, control)) => console(inner, far, control, &*self.clock).await,
             Err(_) => {
                 inner.shutdown().await?;
                 Ok("not-reached")
@@ -178,6 +194,7 @@ async fn console(
     inner: Sealed,
     far: Box<dyn ByteStream>,
     control: Option<Box<dyn Control>>,
+    clock: &dyn Clock,
 ) -> io::Result<&'static str> {
     let (mut from_client, mut to_client) = tokio::io::split(inner);
     let (mut from_far, mut to_far) = tokio::io::split(far);
@@ -204,30 +221,57 @@ async fn console(
         }
     };
     let shown = async {
-        let mut buffer = vec![0; CONSOLE_DATA_BYTES_MAX];
-        loop {
-            let read = from_far.read(&mut buffer).await?;
-            if read == 0 {
-                return Ok::<_, io::Error>(());
-            }
-            to_client.write_all(&ConsoleFrame::Data(buffer[..read].to_vec()).encode()).await?;
-            to_client.flush().await?;
-        }
-    };
-    // The loser is dropped between two frames, or in one that nobody waits for any more.
-    let far_ended = tokio::select! {
-        ended = typed => { ended?; false }
-        ended = shown => { ended?; true }
-    };
-    if far_ended {
-        let status = match control {
-            Some(control) => control.ended().await,
-            None => 0,
-        };
+        let status = show(&mut from_far, &mut to_client, control, clock).await?;
         to_client.write_all(&ConsoleFrame::Exit(status).encode()).await?;
-        to_client.shutdown().await?;
+        to_client.shutdown().await
+    };
+    // The loser is dropped, in a frame that nobody waits for any more.
+    tokio::select! {
+        ended = typed => ended.map(|()| "closed"),
+        ended = shown => ended.map(|()| "ended"),
     }
-    Ok(if far_ended { "ended" } else { "closed" })
+}
+
+/// Shows what comes until no more does, and gives the status of what ran there. A shell ends the console when it ends, although
+/// what it started may go on and hold the terminal; and one that gave up its terminal does so no earlier.
+async fn show(
+    far: &mut (impl AsyncRead + Unpin),
+    client: &mut (impl AsyncWrite + Unpin),
+    control: Option<Box<dyn Control>>,
+    clock: &dyn Clock,
+) -> io::Result<u8> {
+    let is_shell = control.is_some();
+    let mut ended = match control {
+        Some(control) => control.ended(),
+        None => Box::pin(std::future::pending()),
+    };
+    let mut last: Option<(u8, BoxFuture<'static, ()>)> = None;
+    let mut buffer = vec![0; CONSOLE_DATA_BYTES_MAX];
+    loop {
+        // Each arm is cancel-safe: nothing is read by one that loses, and the futures stay.
+        let read = match &mut last {
+            None => tokio::select! {
+                read = far.read(&mut buffer) => read?,
+                status = &mut ended => {
+                    last = Some((status, clock.sleep(LAST_WORDS)));
+                    continue;
+                }
+            },
+            Some((_, over)) => tokio::select! {
+                read = far.read(&mut buffer) => read?,
+                () = over => 0,
+            },
+        };
+        if read == 0 {
+            return match last {
+                Some((status, _)) => Ok(status),
+                None if is_shell => Ok(ended.await),
+                None => Ok(0),
+            };
+        }
+        client.write_all(&ConsoleFrame::Data(buffer[..read].to_vec()).encode()).await?;
+        client.flush().await?;
+    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream as ClientStream;
+use wire::proto::agent::InstanceSpec;
 
 use super::*;
-use crate::shell::EchoShell;
+use crate::sections::instances::port::{Held, Stopping, Unguarded};
+use crate::shell::{EchoShell, HostShell};
 
 /// A gateway that joins whatever comes.
 struct Gateway(mpsc::UnboundedSender<DuplexStream>);
@@ -41,11 +43,15 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
+        Self::with(None, Arc::new(EchoShell))
+    }
+
+    fn with(hypervisor: Option<Arc<dyn Hypervisor>>, shell: Arc<dyn Shell>) -> Self {
         let entropy = SeededEntropy::new(4);
         let (joined, gateway) = mpsc::unbounded_channel();
         let clock = Arc::new(SystemClock::new());
         let link = Arc::new(Gateway(joined));
-        let tunnels = NodeTunnels::new(link, None, Arc::new(EchoShell), clock, Supervisor::new());
+        let tunnels = NodeTunnels::new(link, hypervisor, shell, clock, Supervisor::new());
         let [node, client] = [(); 2].map(|()| SigningKey::generate(&entropy));
         Self { node, client, tunnels, gateway, opened: AtomicUsize::new(0) }
     }
@@ -130,7 +136,7 @@ async fn a_node_has_so_many_tunnels_and_closes_them_all_when_it_is_revoked() {
     let mut lab = Lab::new();
     let client = lab.client.clone();
     let mut ends = Vec::new();
-    for _ in 0..AT_ONCE_MAX {
+    for _ in 0..CONSOLES_MAX {
         assert!(lab.order(Target::NodeConsole, HOUR));
         ends.push(lab.end(&client).await.unwrap());
     }
@@ -141,7 +147,7 @@ async fn a_node_has_so_many_tunnels_and_closes_them_all_when_it_is_revoked() {
         // Cut, with or without a word.
         let _ = end.read_to_end(&mut rest).await;
     }
-    while lab.tunnels.0.places.available_permits() < AT_ONCE_MAX {
+    while lab.tunnels.0.consoles.available_permits() < CONSOLES_MAX {
         tokio::task::yield_now().await;
     }
     assert!(lab.order(Target::NodeConsole, HOUR), "there is room again");
@@ -157,4 +163,137 @@ async fn a_tunnel_ends_when_its_time_is_over() {
     let mut rest = Vec::new();
     let _ = end.read_to_end(&mut rest).await;
     assert!(rest.is_empty());
+}
+
+/// Lets nobody in, and says so over and over.
+struct Talkative(&'static str);
+
+impl Hypervisor for Talkative {
+    fn id(&self) -> &str {
+        "talkative"
+    }
+
+    fn reach(&self, _: InstanceId, _: Door) -> BoxFuture<'_, Result<Box<dyn ByteStream>, Trouble>> {
+        let message = self.0.repeat(10_000);
+        Box::pin(async move { Err(Trouble { reason: "NotReached", message, retryable: true }) })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+
+    fn guard<'a>(&'a self, _: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<Unguarded, Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+
+    fn define<'a>(&'a self, _: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+
+    fn start(&self, _: InstanceId, _: u64) -> BoxFuture<'_, Result<(), Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+
+    fn stop(&self, _: InstanceId) -> BoxFuture<'_, Result<Stopping, Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+
+    fn destroy(&self, _: InstanceId) -> BoxFuture<'_, Result<(), Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+
+    fn tidy<'a>(&'a self, _: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>> {
+        unreachable!("nobody asks for more")
+    }
+}
+
+#[tokio::test]
+async fn whoever_sees_to_the_node_gets_onto_it_however_many_are_let_into_instances() {
+    let mut lab = Lab::new();
+    let instance = InstanceId::from_uuid(uuid::Uuid::from_u128(1));
+    let mut waiting = Vec::new();
+    for _ in 0..AT_ONCE_MAX {
+        assert!(lab.order(Target::Port(instance, 22), HOUR));
+        waiting.push(lab.gateway.recv().await.unwrap());
+    }
+    assert!(!lab.order(Target::Console(instance), HOUR), "one more than there may be");
+    assert!(lab.order(Target::NodeConsole, HOUR));
+    let client = lab.client.clone();
+    assert_eq!(reply(&mut lab.end(&client).await.unwrap()).await, TunnelReply::default());
+}
+
+#[tokio::test]
+async fn what_a_hypervisor_says_at_length_is_said_in_short() {
+    let mut lab = Lab::with(Some(Arc::new(Talkative("überlang"))), Arc::new(EchoShell));
+    let instance = InstanceId::from_uuid(uuid::Uuid::from_u128(1));
+    assert!(lab.order(Target::Port(instance, 22), HOUR));
+    let client = lab.client.clone();
+    let said = reply(&mut lab.end(&client).await.unwrap()).await;
+    assert_eq!((said.reason.as_str(), said.message.chars().count()), ("NotReached", MESSAGE_CHARS_MAX));
+}
+
+/// Types a line, and reads until the shell has ended.
+async fn typed(lab: &mut Lab, line: &str) -> (String, Option<u8>) {
+    assert!(lab.order(Target::NodeConsole, HOUR));
+    let client = lab.client.clone();
+    let mut end = lab.end(&client).await.unwrap();
+    assert_eq!(reply(&mut end).await, TunnelReply::default());
+    end.write_all(&ConsoleFrame::Data(line.as_bytes().to_vec()).encode()).await.unwrap();
+    let (mut frames, mut said, mut buffer) = (ConsoleFrames::default(), String::new(), vec![0; 4096]);
+    loop {
+        while let Some(frame) = frames.next_frame().unwrap() {
+            match frame {
+                ConsoleFrame::Data(data) => said.push_str(&String::from_utf8_lossy(&data)),
+                ConsoleFrame::Exit(status) => return (said, Some(status)),
+                ConsoleFrame::Resize { .. } => {}
+            }
+        }
+        match end.read(&mut buffer).await {
+            Ok(read) if read > 0 => frames.push(&buffer[..read]),
+            _ => return (said, None),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shell_that_ends_ends_its_console_whatever_it_left_behind() {
+    let mut lab = Lab::with(None, Arc::new(HostShell));
+    // It holds the terminal, and does not go when its shell does.
+    let (said, status) =
+        typed(&mut lab, "trap '' HUP; sleep 100 & echo left-$((40+2)) $!; disown; exit 3\n").await;
+    assert_eq!(status, Some(3), "{said}");
+    let left = said.split("left-42 ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+    let left = rustix::process::Pid::from_raw(left.parse().unwrap()).unwrap();
+    assert_eq!(rustix::process::test_kill_process(left), Ok(()), "there was nothing left behind: {said}");
+    let _ = rustix::process::kill_process(left, rustix::process::Signal::KILL);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_takes_the_shell_with_it() {
+    let mut lab = Lab::with(None, Arc::new(HostShell));
+    assert!(lab.order(Target::NodeConsole, HOUR));
+    let client = lab.client.clone();
+    let mut end = lab.end(&client).await.unwrap();
+    reply(&mut end).await;
+    // It has given up its terminal, and waits.
+    let line = "echo pid-$((1)) $$; exec sleep 1000 </dev/null >/dev/null 2>&1\n";
+    end.write_all(&ConsoleFrame::Data(line.as_bytes().to_vec()).encode()).await.unwrap();
+    let (mut said, mut buffer) = (String::new(), vec![0; 4096]);
+    let pid = loop {
+        let read = end.read(&mut buffer).await.unwrap();
+        said.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        let word = said.split("pid-1 ").nth(1).and_then(|rest| rest.split_once(['\r', '\n']));
+        if let Some((pid, _)) = word {
+            break pid.to_owned();
+        }
+    };
+    drop(end);
+    let gone = || !std::path::Path::new("/proc").join(&pid).exists();
+    for _ in 0..1000 {
+        if gone() && lab.tunnels.0.consoles.available_permits() == CONSOLES_MAX {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the shell is there, or its place is held: {}", lab.tunnels.0.consoles.available_permits());
 }
