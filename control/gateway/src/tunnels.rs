@@ -8,7 +8,7 @@
 //! What the ends say is sealed between them: a gateway could cut a tunnel or hold it up, and neither read it, nor say
 //! anything in it, nor stand at one end of it. It has no keys of either.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -37,8 +37,12 @@ use counted::{Counted, Counts};
 
 mod counted;
 
-/// Of one node: what one machine's owner may have open at once.
+/// Into instances of one node at once.
 const OF_NODE_MAX: usize = 16;
+/// Of one node's own console. They are counted apart: whoever sees to a node gets onto it, however many are let into what runs there.
+const CONSOLES_MAX: usize = 4;
+/// Connections of one node that are ends of tunnels or may become that. An honest one has no more than it has tunnels.
+const ENDS_OF_NODE_MAX: usize = 32;
 /// Of a gateway. Each takes two connections and, while bytes go through it, two buffers in each direction.
 const AT_ONCE_MAX: usize = 4096;
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -48,7 +52,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const NODE_WITHIN: Duration = Duration::from_secs(15);
 /// How long an end has to take an answer.
 const REPLY_WITHIN: Duration = Duration::from_secs(10);
-/// How often tunnels that are to be closed are looked for, while any is open.
+/// Closed tunnels that are not written down yet. Of those past it the rows are closed when their time is over.
+const CLOSED_MAX: usize = 2 * AT_ONCE_MAX;
+/// How often tunnels that are to be closed are looked for, while any is open; and how often each looks for its gateway's lease.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A tunnel of which one end has said its last, and through which nothing goes, is over.
 const HALF_OPEN_MAX: Duration = Duration::from_secs(300);
@@ -69,6 +75,9 @@ pub struct TunnelParts {
 pub(crate) struct Tunnels {
     parts: TunnelParts,
     places: Arc<Places<NodeId>>,
+    consoles: Arc<Places<NodeId>>,
+    /// Of connections that nodes make.
+    ends: Arc<Places<NodeId>>,
     held: Mutex<Held>,
     /// There is a tunnel to look after, or one that has been closed.
     waker: Waker,
@@ -77,10 +86,26 @@ pub(crate) struct Tunnels {
 
 #[derive(Default)]
 struct Held {
+    /// Tickets that are being used up, or were and are open: each by one connection.
+    claimed: HashSet<TunnelId>,
     /// Ends with a ticket that wait for their node.
     waiting: HashMap<TunnelId, Waiting>,
     open: HashMap<TunnelId, CancellationToken>,
     closed: Vec<TunnelClosed>,
+}
+
+impl Held {
+    /// A tunnel is over. Of one that ended twice, its first end is told.
+    fn close(&mut self, closed: TunnelClosed) {
+        let tunnel_id = closed.tunnel_id;
+        self.claimed.remove(&tunnel_id);
+        self.waiting.remove(&tunnel_id);
+        self.open.remove(&tunnel_id);
+        let told = self.closed.iter().any(|one| one.tunnel_id == tunnel_id);
+        if !told && self.closed.len() < CLOSED_MAX {
+            self.closed.push(closed);
+        }
+    }
 }
 
 struct Waiting {
@@ -105,10 +130,16 @@ fn refusal(reason: &str, message: &str) -> Refusal {
     Refusal { reason: reason.to_owned(), message: message.to_owned() }
 }
 
+fn unavailable() -> Refusal {
+    refusal("unavailable", "the control plane does not answer now: try again")
+}
+
 /// A ticket that was judged.
 struct Admitted {
     tunnel_id: TunnelId,
     node_id: NodeId,
+    /// It leads to the node's own console.
+    own_console: bool,
     ends_at: Timestamp,
 }
 
@@ -124,8 +155,15 @@ struct Joined {
 impl Tunnels {
     pub(crate) fn new(parts: TunnelParts) -> Arc<Self> {
         let (wake, waker) = Wake::new();
-        let places = Places::new(AT_ONCE_MAX, OF_NODE_MAX);
-        Arc::new(Self { parts, places, held: Mutex::default(), waker, wake: tokio::sync::Mutex::new(wake) })
+        Arc::new(Self {
+            parts,
+            places: Places::new(AT_ONCE_MAX, OF_NODE_MAX),
+            consoles: Places::new(AT_ONCE_MAX, CONSOLES_MAX),
+            ends: Places::new(2 * AT_ONCE_MAX, ENDS_OF_NODE_MAX),
+            held: Mutex::default(),
+            waker,
+            wake: tokio::sync::Mutex::new(wake),
+        })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -171,6 +209,7 @@ impl Tunnels {
         Ok(Admitted {
             tunnel_id: ticket.tunnel_id.parse().map_err(|_| malformed())?,
             node_id: ticket.node_id.parse().map_err(|_| malformed())?,
+            own_console: ticket.instance_id.is_empty(),
             ends_at: at(ticket.ends_at_ms),
         })
     }
@@ -196,17 +235,11 @@ impl Tunnels {
             let mut held = self.held();
             (held.open.keys().copied().collect::<Vec<_>>(), std::mem::take(&mut held.closed))
         };
-        if !closed.is_empty()
-            && let Err(err) = self.parts.store.closed(hub.lease, closed.clone()).await
-        {
-            tracing::warn!(err = kit::chain(&err), "closed tunnels are not written down yet");
-            self.held().closed.extend(closed);
-            // A lost lease's rows are closed by whoever finds it lost.
-            return matches!(err, DeliveryError::LeaseLost);
-        }
+        let told = self.tell(hub, closed).await;
         if open.is_empty() {
-            return true;
+            return told;
         }
+        // Also when what is closed cannot be told: what may not go on has to end.
         match self.parts.store.ended(hub.lease, open).await {
             Ok(ended) => {
                 let held = self.held();
@@ -215,6 +248,26 @@ impl Tunnels {
             Err(err) => tracing::warn!(err = kit::chain(&err), "tunnels that are to end are not known now"),
         }
         false
+    }
+
+    /// Writes down which tunnels are closed. False when it has to be tried again.
+    async fn tell(&self, hub: &Hub, mut closed: Vec<TunnelClosed>) -> bool {
+        if closed.is_empty() {
+            return true;
+        }
+        match self.parts.store.closed(hub.lease, closed.clone()).await {
+            Ok(()) => true,
+            // Its rows are closed by whoever finds it lost.
+            Err(DeliveryError::LeaseLost) => true,
+            Err(err) => {
+                tracing::warn!(err = kit::chain(&err), "closed tunnels are not written down yet");
+                let mut held = self.held();
+                closed.append(&mut held.closed);
+                closed.truncate(CLOSED_MAX);
+                held.closed = closed;
+                false
+            }
+        }
     }
 }
 
@@ -228,7 +281,16 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) {
     let Some(tunnels) = shared.tunnels.clone() else { return };
-    keep_alive(tls.get_ref().0);
+    // A tunnel without it is as good, and ends when its time is over.
+    let _ = kit::net::keep_alive(tls.get_ref().0);
+    // For as long as there is the connection.
+    let _end = match &peer {
+        Some(peer) => match tunnels.ends.take(peer.node_id) {
+            Some(place) => Some(place),
+            None => return shared.metrics.tunnel_end("node_full"),
+        },
+        None => None,
+    };
     let hello = shared.within(HELLO_WITHIN, read_hello(&mut tls)).await;
     let Some(Ok(TunnelHello { end: Some(end) })) = hello else {
         return shared.metrics.tunnel_end("no_hello");
@@ -300,7 +362,7 @@ impl Tunnels {
         let reason = tokio::select! {
             reason = carry(shared, tls, &mut joined.node.stream, &counts) => reason,
             () = joined.close.cancelled() => "revoked",
-            () = joined.hub.over().cancelled() => "gateway-stopped",
+            () = lease_over(&joined.hub, &*shared.clock) => "gateway-stopped",
             () = shared.clock.sleep(joined.ticket.ends_at.since(shared.server_time())) => "time-over",
         };
         open.closed(reason);
@@ -308,26 +370,24 @@ impl Tunnels {
 
     /// Both ends of a ticket, or why there are not both.
     async fn join(self: &Arc<Self>, shared: &Shared, ticket: &[u8]) -> Result<Joined, Refusal> {
-        let unavailable = || refusal("unavailable", "the control plane does not answer now: try again");
         let hub = shared.hub().filter(|hub| !hub.is_over() && !hub.is_draining()).ok_or_else(unavailable)?;
         let admitted = self.judge(ticket, shared.server_time())?;
         let (tunnel_id, node_id) = (admitted.tunnel_id, admitted.node_id);
         let live = hub
             .live_of(node_id)
             .ok_or_else(|| refusal("not-here", "the node's session is at another gateway, or nowhere"))?;
-        let place = self.places.take(node_id).ok_or_else(|| {
-            refusal("busy", &format!("a node has {OF_NODE_MAX} tunnels at most, and this one has them"))
-        })?;
-        match self.parts.store.take(hub.lease, tunnel_id, node_id).await {
-            Ok(true) => {}
-            Ok(false) => return Err(refusal("spent", "the ticket was used, taken back, or has ended")),
-            Err(err) => {
-                tracing::warn!(err = kit::chain(&err), "ticket not looked up");
-                return Err(unavailable());
-            }
-        }
-        // From here on the row says that it is open, and has to be told when it is not.
-        let taken = Taken { tunnels: self, tunnel_id: Some(tunnel_id) };
+        let claim = Taken::claim(self, tunnel_id)
+            .ok_or_else(|| refusal("spent", "somebody else is here with the ticket"))?;
+        let (places, most) = match admitted.own_console {
+            true => (&self.consoles, CONSOLES_MAX),
+            false => (&self.places, OF_NODE_MAX),
+        };
+        let Some(place) = places.take(node_id) else {
+            claim.is_not();
+            let message = format!("a node has {most} tunnels of this kind at most, and this one has them");
+            return Err(refusal("busy", &message));
+        };
+        let taken = self.use_up(&hub, claim, &admitted).await?;
         let (told, answer) = oneshot::channel();
         self.held().waiting.insert(tunnel_id, Waiting { node_id, told });
         let address = self.parts.own_address.clone().unwrap_or_default();
@@ -343,6 +403,35 @@ impl Tunnels {
         taken.goes_on();
         self.waker.wake();
         Ok(Joined { ticket: admitted, node, close, hub, _place: place })
+    }
+}
+
+impl Tunnels {
+    async fn use_up<'a>(&self, hub: &Hub, claim: Taken<'a>, ticket: &Admitted) -> Result<Taken<'a>, Refusal> {
+        // Waited for to its end, which the store bounds: what is dropped under way may be done later, and then nobody closes it.
+        match self.parts.store.take(hub.lease, ticket.tunnel_id, ticket.node_id).await {
+            Ok(true) => Ok(claim),
+            Ok(false) => {
+                claim.is_not();
+                Err(refusal("spent", "the ticket was used, taken back, or has ended"))
+            }
+            // It may be used up all the same, and is told to be closed.
+            Err(err) => {
+                tracing::warn!(tunnel_id = %ticket.tunnel_id, err = kit::chain(&err), "ticket not looked up");
+                Err(unavailable())
+            }
+        }
+    }
+}
+
+/// Returns when the lease is lost, or may be: also while nobody has heard so, as with a database that does not answer.
+async fn lease_over(hub: &Hub, clock: &dyn Clock) {
+    while !hub.is_over() {
+        // Both arms are cancel-safe.
+        tokio::select! {
+            () = hub.over().cancelled() => return,
+            () = clock.sleep(LOOK_EVERY) => {}
+        }
     }
 }
 
@@ -391,13 +480,27 @@ async fn stands_still(shared: &Shared, counts: &Counts) {
     }
 }
 
-/// A ticket that is used up and has no tunnel yet. Dropped, it is one that is closed.
+/// A ticket that is being used up, or is and has no tunnel yet. Dropped, it is one that is closed: whoever does not know whether
+/// it was used up says so too.
 struct Taken<'a> {
     tunnels: &'a Arc<Tunnels>,
     tunnel_id: Option<TunnelId>,
 }
 
-impl Taken<'_> {
+impl<'a> Taken<'a> {
+    /// None when another connection has it: it must not end what that one opened.
+    fn claim(tunnels: &'a Arc<Tunnels>, tunnel_id: TunnelId) -> Option<Self> {
+        let new = tunnels.held().claimed.insert(tunnel_id);
+        new.then_some(Self { tunnels, tunnel_id: Some(tunnel_id) })
+    }
+
+    /// It was not used up here.
+    fn is_not(mut self) {
+        if let Some(tunnel_id) = self.tunnel_id.take() {
+            self.tunnels.held().claimed.remove(&tunnel_id);
+        }
+    }
+
     fn goes_on(mut self) {
         self.tunnel_id = None;
     }
@@ -406,11 +509,9 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let Some(tunnel_id) = self.tunnel_id else { return };
-        let mut held = self.tunnels.held();
-        held.waiting.remove(&tunnel_id);
         let (to_node_bytes, to_client_bytes) = (0, 0);
-        held.closed.push(TunnelClosed { tunnel_id, reason: "not-opened", to_node_bytes, to_client_bytes });
-        drop(held);
+        let closed = TunnelClosed { tunnel_id, reason: "not-opened", to_node_bytes, to_client_bytes };
+        self.tunnels.held().close(closed);
         self.tunnels.waker.wake();
     }
 }
@@ -439,15 +540,12 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.shared.metrics.tunnel(-1);
         self.shared.metrics.tunnel_end(self.reason);
-        let mut held = self.tunnels.held();
-        held.open.remove(&self.tunnel_id);
-        held.closed.push(TunnelClosed {
+        self.tunnels.held().close(TunnelClosed {
             tunnel_id: self.tunnel_id,
             reason: self.reason,
             to_node_bytes: self.counts.to_node.load(Ordering::Relaxed),
             to_client_bytes: self.counts.to_client.load(Ordering::Relaxed),
         });
-        drop(held);
         self.tunnels.waker.wake();
     }
 }
@@ -483,13 +581,4 @@ async fn read_hello(tls: &mut TlsStream<TcpStream>) -> std::io::Result<TunnelHel
     let mut body = vec![0; length];
     tls.read_exact(&mut body).await?;
     wire::decode("tunnel hello", &body, length).map_err(std::io::Error::other)
-}
-
-/// So that an end that vanished without a word does not hold its tunnel for hours.
-fn keep_alive(tcp: &TcpStream) {
-    use rustix::net::sockopt;
-    // A tunnel without it is as good, and ends when its time is over.
-    let _ = sockopt::set_socket_keepalive(tcp, true)
-        .and_then(|()| sockopt::set_tcp_keepidle(tcp, Duration::from_secs(30)))
-        .and_then(|()| sockopt::set_tcp_keepintvl(tcp, Duration::from_secs(10)));
 }
