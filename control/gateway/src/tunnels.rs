@@ -491,7 +491,8 @@ impl<'a> Taken<'a> {
     /// None when another connection has it: it must not end what that one opened.
     fn claim(tunnels: &'a Arc<Tunnels>, tunnel_id: TunnelId) -> Option<Self> {
         let new = tunnels.held().claimed.insert(tunnel_id);
-        new.then_some(Self { tunnels, tunnel_id: Some(tunnel_id) })
+        // Not made and dropped when it is not new: that would end it.
+        new.then(|| Self { tunnels, tunnel_id: Some(tunnel_id) })
     }
 
     /// It was not used up here.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gateway::{Gateway, GatewayConfig, GatewayParts, Metrics, Timing, Tls};
+use gateway::{Gateway, GatewayConfig, GatewayParts, Metrics, Timing, Tls, TunnelParts};
 use kernel::ports::delivery::DeliveryStore;
 use kit::{Clock, OsRng, Supervisor, SystemClock, TaskKind};
 use model::{GatewayId, NodeId, Role, SiteId};
@@ -105,6 +105,15 @@ impl Lab {
         store: Arc<dyn DeliveryStore>,
         change: impl FnOnce(&mut GatewayConfig),
     ) -> Running {
+        self.gateway_that_joins(store, None, change).await
+    }
+
+    pub async fn gateway_that_joins(
+        &self,
+        store: Arc<dyn DeliveryStore>,
+        tunnels: Option<TunnelParts>,
+        change: impl FnOnce(&mut GatewayConfig),
+    ) -> Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it is bound");
         let mut config = GatewayConfig::new(GatewayId::from_uuid(Uuid::new_v4()), address.to_string());
@@ -115,7 +124,7 @@ impl Lab {
             tls: self.tls(),
             store,
             images: None,
-            tunnels: None,
+            tunnels,
             clock: self.clock.clone(),
             rng: Arc::new(OsRng),
             supervisor: self.supervisor.clone(),

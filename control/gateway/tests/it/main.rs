@@ -8,3 +8,4 @@ mod lab;
 mod over_postgres;
 mod postgres;
 mod rights;
+mod tunnels;
