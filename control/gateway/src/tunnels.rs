@@ -383,7 +383,7 @@ impl Tunnels {
             false => (&self.places, OF_NODE_MAX),
         };
         let Some(place) = places.take(node_id) else {
-            claim.is_not();
+            claim.let_go();
             let message = format!("a node has {most} tunnels of this kind at most, and this one has them");
             return Err(refusal("busy", &message));
         };
@@ -412,7 +412,7 @@ impl Tunnels {
         match self.parts.store.take(hub.lease, ticket.tunnel_id, ticket.node_id).await {
             Ok(true) => Ok(claim),
             Ok(false) => {
-                claim.is_not();
+                claim.let_go();
                 Err(refusal("spent", "the ticket was used, taken back, or has ended"))
             }
             // It may be used up all the same, and is told to be closed.
@@ -496,7 +496,7 @@ impl<'a> Taken<'a> {
     }
 
     /// It was not used up here.
-    fn is_not(mut self) {
+    fn let_go(mut self) {
         if let Some(tunnel_id) = self.tunnel_id.take() {
             self.tunnels.held().claimed.remove(&tunnel_id);
         }

@@ -56,7 +56,7 @@ struct Rows {
 
 impl Tickets {
     fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().unwrap()
+        self.0.lock().expect("no holder of this lock panics")
     }
 
     /// Once it is told.
