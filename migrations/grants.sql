@@ -52,4 +52,11 @@ DO $$ BEGIN
     CREATE POLICY commands_settled_stay ON commands AS RESTRICTIVE FOR UPDATE TO bc_gateway
       USING (settled_at IS NULL) WITH CHECK (true);
   END IF;
+  -- A tunnel that is closed stays closed as it was told, and a ticket that is used up stays so.
+  IF NOT EXISTS (SELECT 1 FROM pg_policies WHERE schemaname = 'public' AND policyname = 'tunnels_closed_stay') THEN
+    ALTER TABLE tunnels ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY tunnels_all ON tunnels USING (true) WITH CHECK (true);
+    CREATE POLICY tunnels_closed_stay ON tunnels AS RESTRICTIVE FOR UPDATE TO bc_gateway
+      USING (closed_at IS NULL) WITH CHECK (taken_at IS NOT NULL);
+  END IF;
 END $$;

@@ -22,7 +22,10 @@ use crate::{Access, sql};
 pub const QUEUE: &str = "tunnel";
 /// With what a gateway takes to hear of it, a tunnel that may not go on is closed within five seconds.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A gateway that has not closed a tunnel so long after its time is not asked any more.
+/// What gateways say of a ticket that was used up and led to nothing.
+const NOT_OPENED: &str = "not-opened";
+/// A gateway that has not closed a tunnel so long after its time is not asked any more; and a ticket that was not taken so long
+/// after its last moment never will be.
 const GRACE: Duration = Duration::from_secs(60);
 
 const TUNNEL_WATCH: Op = Op::new("tunnel_watch");
@@ -36,6 +39,11 @@ pub(crate) struct Watch(pub Access);
 impl QueueHandler for Watch {
     fn queue(&self) -> &'static str {
         QUEUE
+    }
+
+    /// It only ever ends what may not go on, which is no less needed while nothing else is acted on.
+    fn acts(&self) -> bool {
+        false
     }
 
     fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
@@ -94,9 +102,20 @@ impl Access {
         let seen = Watched::of_row(&row);
         let stored = &seen.stored;
         match (stored.taken_at, stored.closed_at) {
-            (None, _) if stored.revoked_at.is_some() || stored.open_until < stored.now => Ok(None),
+            // One that was taken at the last moment may not be seen yet.
+            (None, _)
+                if stored.revoked_at.is_some() || stored.open_until.saturating_add(GRACE) < stored.now =>
+            {
+                Ok(None)
+            }
             (None, _) => Ok(Some(LOOK_EVERY)),
-            (Some(_), Some(_)) => self.tell_closed(&seen).await,
+            (Some(_), Some(_)) => {
+                // Also of one that was over before anybody looked; not of one whose ends never met.
+                if !seen.told_open && !seen.told_closed && stored.close_reason != NOT_OPENED {
+                    self.tell_open(&seen).await?;
+                }
+                self.tell_closed(&seen).await
+            }
             (Some(_), None) => {
                 if !seen.told_open {
                     self.tell_open(&seen).await?;
@@ -108,10 +127,15 @@ impl Access {
                     // And tell of it.
                     return Ok(Some(Duration::ZERO));
                 }
-                if stored.revoked_at.is_none()
-                    && let Some(reason) = self.may_not_go_on(&seen).await?
-                {
-                    self.revoke(&seen, reason).await?;
+                if stored.revoked_at.is_none() {
+                    match self.may_not_go_on(&seen).await {
+                        Ok(Some(reason)) => self.revoke(&seen, reason).await?,
+                        Ok(None) => {}
+                        // Asked again as soon as ever: with a pause that grows, somebody would stay in who may not any more.
+                        Err(fault) => {
+                            tracing::warn!(tunnel_id = %id, err = kit::chain(&fault), "whether a tunnel may go on is not known now");
+                        }
+                    }
                 }
                 Ok(Some(LOOK_EVERY))
             }
@@ -128,6 +152,10 @@ impl Access {
             }
             Err(fault) => return Err(fault),
         };
+        // The keys of one that is revoked count no more, whatever it still runs.
+        let Some(node) = self.0.nodes.node(&Ref::Id(stored.node_id)).await? else {
+            return Ok(Some("node-gone"));
+        };
         let (action, resource) = match stored.instance_id {
             Some(id) => {
                 let Some(door) = self.0.instances.instance(id).await? else {
@@ -139,10 +167,7 @@ impl Access {
                 }
                 (EXEC, door.resource)
             }
-            None => match self.0.nodes.node(&Ref::Id(stored.node_id)).await? {
-                Some(door) => (NODE_EXEC, door.resource),
-                None => return Ok(Some("node-gone")),
-            },
+            None => (NODE_EXEC, node.resource),
         };
         let allowed = self.allows(&identity, stored, action, &resource).await?;
         Ok((!allowed).then_some("not-allowed"))
