@@ -8,7 +8,6 @@
 //! What the ends say is sealed between them: a gateway could cut a tunnel or hold it up, and neither read it, nor say
 //! anything in it, nor stand at one end of it. It has no keys of either.
 
-use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -34,8 +33,10 @@ use crate::places::{Place, Places};
 use crate::server::Shared;
 use crate::session::{Input, Peer};
 use counted::{Counted, Counts};
+use held::{CLOSED_MAX, Held, Open, Taken, Waiting};
 
 mod counted;
+mod held;
 
 /// Into instances of one node at once.
 const OF_NODE_MAX: usize = 16;
@@ -52,8 +53,6 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const NODE_WITHIN: Duration = Duration::from_secs(15);
 /// How long an end has to take an answer.
 const REPLY_WITHIN: Duration = Duration::from_secs(10);
-/// Closed tunnels that are not written down yet. Of those past it the rows are closed when their time is over.
-const CLOSED_MAX: usize = 2 * AT_ONCE_MAX;
 /// How often tunnels that are to be closed are looked for, while any is open; and how often each looks for its gateway's lease.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A tunnel of which one end has said its last, and through which nothing goes, is over.
@@ -82,35 +81,6 @@ pub(crate) struct Tunnels {
     /// There is a tunnel to look after, or one that has been closed.
     waker: Waker,
     wake: tokio::sync::Mutex<Wake>,
-}
-
-#[derive(Default)]
-struct Held {
-    /// Tickets that are being used up, or were and are open: each by one connection.
-    claimed: HashSet<TunnelId>,
-    /// Ends with a ticket that wait for their node.
-    waiting: HashMap<TunnelId, Waiting>,
-    open: HashMap<TunnelId, CancellationToken>,
-    closed: Vec<TunnelClosed>,
-}
-
-impl Held {
-    /// A tunnel is over. Of one that ended twice, its first end is told.
-    fn close(&mut self, closed: TunnelClosed) {
-        let tunnel_id = closed.tunnel_id;
-        self.claimed.remove(&tunnel_id);
-        self.waiting.remove(&tunnel_id);
-        self.open.remove(&tunnel_id);
-        let told = self.closed.iter().any(|one| one.tunnel_id == tunnel_id);
-        if !told && self.closed.len() < CLOSED_MAX {
-            self.closed.push(closed);
-        }
-    }
-}
-
-struct Waiting {
-    node_id: NodeId,
-    told: oneshot::Sender<Result<NodeEnd, Refusal>>,
 }
 
 /// The node's connection, whose task goes on for as long as this lives.
@@ -477,77 +447,6 @@ async fn stands_still(shared: &Shared, counts: &Counts) {
             return;
         }
         before = now;
-    }
-}
-
-/// A ticket that is being used up, or is and has no tunnel yet. Dropped, it is one that is closed: whoever does not know whether
-/// it was used up says so too.
-struct Taken<'a> {
-    tunnels: &'a Arc<Tunnels>,
-    tunnel_id: Option<TunnelId>,
-}
-
-impl<'a> Taken<'a> {
-    /// None when another connection has it: it must not end what that one opened.
-    fn claim(tunnels: &'a Arc<Tunnels>, tunnel_id: TunnelId) -> Option<Self> {
-        let new = tunnels.held().claimed.insert(tunnel_id);
-        // Not made and dropped when it is not new: that would end it.
-        new.then(|| Self { tunnels, tunnel_id: Some(tunnel_id) })
-    }
-
-    /// It was not used up here.
-    fn let_go(mut self) {
-        if let Some(tunnel_id) = self.tunnel_id.take() {
-            self.tunnels.held().claimed.remove(&tunnel_id);
-        }
-    }
-
-    fn goes_on(mut self) {
-        self.tunnel_id = None;
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        let Some(tunnel_id) = self.tunnel_id else { return };
-        let (to_node_bytes, to_client_bytes) = (0, 0);
-        let closed = TunnelClosed { tunnel_id, reason: "not-opened", to_node_bytes, to_client_bytes };
-        self.tunnels.held().close(closed);
-        self.tunnels.waker.wake();
-    }
-}
-
-/// A tunnel that is open. Dropped, it is one that is closed, whoever dropped it.
-struct Open<'a> {
-    tunnels: &'a Arc<Tunnels>,
-    shared: &'a Shared,
-    tunnel_id: TunnelId,
-    counts: Arc<Counts>,
-    reason: &'static str,
-}
-
-impl<'a> Open<'a> {
-    fn new(tunnels: &'a Arc<Tunnels>, shared: &'a Shared, tunnel_id: TunnelId) -> Self {
-        shared.metrics.tunnel(1);
-        Self { tunnels, shared, tunnel_id, counts: Arc::default(), reason: "gateway-stopped" }
-    }
-
-    fn closed(mut self, reason: &'static str) {
-        self.reason = reason;
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.shared.metrics.tunnel(-1);
-        self.shared.metrics.tunnel_end(self.reason);
-        self.tunnels.held().close(TunnelClosed {
-            tunnel_id: self.tunnel_id,
-            reason: self.reason,
-            to_node_bytes: self.counts.to_node.load(Ordering::Relaxed),
-            to_client_bytes: self.counts.to_client.load(Ordering::Relaxed),
-        });
-        self.tunnels.waker.wake();
     }
 }
 
