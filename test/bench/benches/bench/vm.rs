@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// Instances made at once.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 4)]
     at_once: u32,
 }
 
@@ -121,8 +121,7 @@ pub(crate) struct Made {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = crate::folder()?;
     crate::say_machine(dir.path())?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let image = Tiny::built_in(&target.join("tiny"))?;
+    let image = Tiny::built()?;
     let host = Host::start(dir.path())?;
     let network = Network::of(&host.libvirtd)?;
     crate::runtime()?.block_on(async {

@@ -1,13 +1,18 @@
-//! Virtual machines from the call to their host's report and back, on simulated hosts.
+//! Virtual machines from the call to their host's report and back, on simulated hosts, and through the deaths of either side.
 
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use e2e::serve::{Api, Cloud, Serve, eventually, items};
+use kit::{Rng, SeededRng};
 use serde_json::{Value, json};
 
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const HOSTS: u32 = 2;
+
+/// Rows of what instances hold.
+const HELD: &str = "SELECT (SELECT count(*) FROM host_bookings) + (SELECT count(*) FROM ip_leases)
+   + (SELECT count(*) FROM instance_holds) + (SELECT count(*) FROM instance_allocations WHERE ended_at IS NULL)";
 
 /// A pool of hosts with a flavor and an image, and hosts that are ready.
 async fn hosts(cloud: &Cloud, api: &Api, server: &e2e::serve::Server) -> anyhow::Result<e2e::serve::Sim> {
@@ -81,9 +86,7 @@ async fn an_instance_reaches_its_host_runs_stops_starts_and_goes_without_a_trace
 
     until(&api, "instances.delete", id, "deleted").await?;
     ensure!(domains(&sim)?.is_empty());
-    let left = "SELECT (SELECT count(*) FROM host_bookings) + (SELECT count(*) FROM ip_leases)
-       + (SELECT count(*) FROM instance_holds) + (SELECT count(*) FROM instance_allocations WHERE ended_at IS NULL)";
-    ensure!(cloud.db.scalar_i64(left).await == 0);
+    ensure!(cloud.db.scalar_i64(HELD).await == 0);
     eventually(READY_WITHIN, "no host is told of it any more", async || {
         let listed = api.ok("nodes.list", json!({})).await?;
         let behind: Vec<Value> = items(&listed)
@@ -96,4 +99,81 @@ async fn an_instance_reaches_its_host_runs_stops_starts_and_goes_without_a_trace
     .await?;
     drop(sim);
     Ok(())
+}
+
+/// Kills on each side, and how late after the call at most: a create is through within half of that.
+const KILLS: u64 = 10;
+const LATEST_MS: u64 = 400;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_killed_in_a_create_the_instance_runs_once_and_goes_without_a_trace() -> anyhow::Result<()>
+{
+    let cloud = Cloud::new().await?;
+    let url = cloud.db.url.clone();
+    let all = Serve::new("all", &["api", "worker", "scheduler", "gateway"], &url);
+    let mut server = cloud.serve(&all)?;
+    let gateway_listen = server.gateway.context("it listens for nodes")?;
+    let mut api = cloud.api(&server)?;
+    let mut sim = hosts(&cloud, &api, &server).await?;
+    let rng: &dyn Rng = &SeededRng::new(7);
+    let asked = |key: &str| json!({ "pool": "vps", "flavor": "small", "image": "debian-12", "name": key, "idempotencyKey": key });
+
+    for kill in 0..KILLS {
+        let delay = Duration::from_millis(rng.below(LATEST_MS));
+        let key = format!("daemon-{kill}");
+        let made = api.ok("instances.create", asked(&key)).await?;
+        tokio::time::sleep(delay).await;
+        sim.running.kill()?;
+        sim = cloud.start_sim(gateway_listen, HOSTS, "")?;
+        // A simulated machine whose process is killed boots anew, and what runs on it starts again.
+        runs_once(&api, &sim, &made["id"], 2, &format!("the daemon killed after {delay:?}")).await?;
+    }
+    for kill in 0..KILLS {
+        let delay = Duration::from_millis(rng.below(LATEST_MS));
+        let key = format!("plane-{kill}");
+        let call = async {
+            let _ = api.call("instances.create", asked(&key)).await;
+            std::future::pending::<()>().await;
+        };
+        // Whether it was answered is chance, and what it made is found by its key.
+        let _ = tokio::time::timeout(delay, call).await;
+        server.running.kill()?;
+        server = cloud.serve(&Serve { gateway_listen, ..Serve::new("all", all.roles, &url) })?;
+        api = cloud.api(&server)?;
+        let made = api.ok("instances.create", asked(&key)).await?;
+        runs_once(&api, &sim, &made["id"], 1, &format!("the control plane killed after {delay:?}")).await?;
+    }
+
+    let listed = api.ok("instances.list", json!({ "limit": 200 })).await?;
+    let count = usize::try_from(2 * KILLS)?;
+    ensure!(items(&listed).len() == count, "{listed}");
+    ensure!(domains(&sim)?.len() == count, "{:?}", domains(&sim)?);
+    for instance in items(&listed) {
+        api.ok("instances.delete", json!({ "id": instance["id"] })).await?;
+    }
+    eventually(READY_WITHIN, "nothing of any is left", async || {
+        let (rows, domains) = (cloud.db.scalar_i64(HELD).await, domains(&sim)?.len());
+        Ok(if rows == 0 && domains == 0 { Ok(()) } else { Err(format!("{rows} rows, {domains} domains")) })
+    })
+    .await
+}
+
+/// By its rows and by its host, where it was started so often at most.
+async fn runs_once(
+    api: &Api,
+    sim: &e2e::serve::Sim,
+    id: &Value,
+    starts_max: u64,
+    when: &str,
+) -> anyhow::Result<()> {
+    eventually(READY_WITHIN, when, async || {
+        let told = api.ok("instances.get", json!({ "id": id })).await?;
+        let held = domains(sim)?;
+        let name = told["name"].as_str().unwrap_or_default();
+        let own: Vec<&Value> = held.iter().filter(|domain| domain["hostname"] == name).collect();
+        let starts = own.first().and_then(|own| own["starts"].as_u64()).unwrap_or(0);
+        let once = own.len() == 1 && own[0]["running"] == true && (1..=starts_max).contains(&starts);
+        Ok(if told["state"] == "running" && once { Ok(()) } else { Err(format!("{told} with {own:?}")) })
+    })
+    .await
 }

@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 use super::{Host, Made, Network};
 use crate::program;
 
-/// In the guest: one takes what comes, the other says zeros to whoever connects.
+/// In the guest: the first takes what comes; each of the others says zeros to one at a time.
 const SINK: u16 = 5001;
-const SOURCE: u16 = 5002;
+const SOURCES: [u16; TUNNELS] = sources();
 const BYTES: usize = 48 << 20;
 const PIECE_BYTES: usize = 64 * 1024;
 const ROUNDS: usize = 3;
@@ -25,10 +25,19 @@ const TUNNELS: usize = 16;
 const READS_FOR: Duration = Duration::from_secs(6);
 const UP_WITHIN: Duration = Duration::from_secs(60);
 
+const fn sources() -> [u16; TUNNELS] {
+    let (mut ports, mut at) = ([0; TUNNELS], 0);
+    while at < TUNNELS {
+        ports[at] = SINK + 1 + at as u16;
+        at += 1;
+    }
+    ports
+}
+
 /// A program that listens, ended when dropped.
 struct Forward {
     child: Child,
-    local: SocketAddr,
+    local: Vec<SocketAddr>,
 }
 
 impl Drop for Forward {
@@ -40,37 +49,42 @@ impl Drop for Forward {
 
 pub async fn run(host: &Host, network: &Network, made: &Made) -> anyhow::Result<()> {
     let serve = format!(
-        "nc -ll -p {SINK} -e /bin/dd of=/dev/null bs=64k >/dev/null 2>&1 & nc -ll -p {SOURCE} -e /bin/cat /dev/zero >/dev/null 2>&1 & echo up"
+        "nc -ll -p {SINK} -e /bin/dd of=/dev/null bs=64k >/dev/null 2>&1 & \
+         for port in $(seq {} {}); do nc -ll -p $port -e /bin/cat /dev/zero >/dev/null 2>&1 & done; echo up",
+        SOURCES[0],
+        SOURCES[TUNNELS - 1],
     );
     let said = program::done(&mut ssh(host, made, &[&serve])?)?;
     ensure!(said.contains("up"), "{said}");
-    let tunnel = forward(host, made)?;
+    let tunnel = forward(host, made, &[SINK])?;
     let ssh_forward = ssh_forward(host, network, made).await?;
     let (mut direct, mut tunnelled, mut by_ssh) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         direct.push(sent(network.connect(SocketAddr::new(made.address, SINK)).await?).await?);
-        tunnelled.push(sent(TcpStream::connect(tunnel[0].local).await?).await?);
-        by_ssh.push(sent(network.connect(ssh_forward.local).await?).await?);
+        tunnelled.push(sent(TcpStream::connect(tunnel.local[0]).await?).await?);
+        by_ssh.push(sent(network.connect(ssh_forward.local[0]).await?).await?);
     }
     let (direct, tunnelled, by_ssh) = (median(&mut direct), median(&mut tunnelled), median(&mut by_ssh));
     Figure::of("a tunnel to a port of a guest", tunnelled, "MiB/s")
         .beside("the same without a tunnel", direct)
         .note(format!("ssh -L to the same port {by_ssh:.1} MiB/s; the guest is emulated and has one CPU"))
         .say()?;
-    drop(ssh_forward);
-    stalled(tunnel[1].local).await
+    drop((ssh_forward, tunnel));
+    let sources = forward(host, made, &SOURCES)?;
+    stalled(&sources.local).await
 }
 
 /// Fifteen that read, with one beside them that does not.
-async fn stalled(local: SocketAddr) -> anyhow::Result<()> {
+async fn stalled(sources: &[SocketAddr]) -> anyhow::Result<()> {
+    let (others, last) = sources.split_at(TUNNELS - 1);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        alone.push(read_by_many(local).await?);
-        let mut stands_still = TcpStream::connect(local).await?;
+        alone.push(read_by_many(others).await?);
+        let mut stands_still = TcpStream::connect(last[0]).await?;
         // Until all that lies between is full.
         stands_still.read_exact(&mut [0; 1]).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
-        beside.push(read_by_many(local).await?);
+        beside.push(read_by_many(others).await?);
         drop(stands_still);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -81,8 +95,8 @@ async fn stalled(local: SocketAddr) -> anyhow::Result<()> {
         .say()
 }
 
-async fn read_by_many(local: SocketAddr) -> anyhow::Result<f64> {
-    let streams = join_all((0..TUNNELS - 1).map(|_| async {
+async fn read_by_many(sources: &[SocketAddr]) -> anyhow::Result<f64> {
+    let streams = join_all(sources.iter().map(|local| async move {
         let mut stream = TcpStream::connect(local).await?;
         // It is there once its first byte is.
         stream.read_exact(&mut [0; 1]).await?;
@@ -135,21 +149,19 @@ fn ssh(host: &Host, made: &Made, args: &[&str]) -> anyhow::Result<Command> {
     host.cli(&[&["ssh", &made.id, "-i", key, "-o", "BatchMode=yes"], args].concat())
 }
 
-/// To both ports, by one program.
-fn forward(host: &Host, made: &Made) -> anyhow::Result<[Forward; 2]> {
-    let one = |port: u16| {
-        let mut child = host
-            .cli(&["port-forward", &made.id, &format!("0:{port}")])?
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+/// To these ports, by one program.
+fn forward(host: &Host, made: &Made, ports: &[u16]) -> anyhow::Result<Forward> {
+    let mut command = host.cli(&["port-forward", &made.id])?;
+    command.args(ports.iter().map(|port| format!("0:{port}")));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("its output")?).lines();
+    let local = lines.take(ports.len()).map(|line| {
+        let line = line?;
         let local = line.split(' ').next().context("where it listens")?.parse();
-        let local = local.with_context(|| format!("where it listens: {line:?}"))?;
-        Ok::<_, anyhow::Error>(Forward { child, local })
-    };
-    Ok([one(SINK)?, one(SOURCE)?])
+        local.with_context(|| format!("where it listens: {line:?}"))
+    });
+    let local = local.collect::<anyhow::Result<_>>()?;
+    Ok(Forward { child, local })
 }
 
 /// OpenSSH's own, in the network that the guest is in.
@@ -174,7 +186,7 @@ async fn ssh_forward(host: &Host, network: &Network, made: &Made) -> anyhow::Res
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    let forward = Forward { child, local };
+    let forward = Forward { child, local: vec![local] };
     let started = Instant::now();
     while network.connect(local).await.is_err() {
         ensure!(started.elapsed() < UP_WITHIN, "ssh -L does not listen");
