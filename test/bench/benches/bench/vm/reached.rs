@@ -10,8 +10,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 const TRY_EVERY: Duration = Duration::from_millis(20);
-/// A SYN that nobody answers is not waited for.
-const TRY_FOR: Duration = Duration::from_millis(250);
+/// A SYN that nobody answers is not waited for; a guest that has little of a CPU takes its time to say who it is.
+const CONNECT_FOR: Duration = Duration::from_millis(250);
+const BANNER_FOR: Duration = Duration::from_secs(5);
 
 pub struct Network(PathBuf);
 
@@ -30,14 +31,13 @@ impl Network {
     pub async fn ssh(&self, address: IpAddr, within: Duration) -> anyhow::Result<()> {
         let started = Instant::now();
         while started.elapsed() < within {
-            let banner = async {
-                let mut stream = self.connect(SocketAddr::new(address, 22)).await?;
+            let connected = self.connect(SocketAddr::new(address, 22));
+            if let Ok(Ok(mut stream)) = tokio::time::timeout(CONNECT_FOR, connected).await {
                 let mut begin = [0; 4];
-                stream.read_exact(&mut begin).await?;
-                Ok::<_, std::io::Error>(begin)
-            };
-            if let Ok(Ok([b'S', b'S', b'H', b'-'])) = tokio::time::timeout(TRY_FOR, banner).await {
-                return Ok(());
+                let banner = tokio::time::timeout(BANNER_FOR, stream.read_exact(&mut begin)).await;
+                if matches!(banner, Ok(Ok(_))) && begin == *b"SSH-" {
+                    return Ok(());
+                }
             }
             tokio::time::sleep(TRY_EVERY).await;
         }
