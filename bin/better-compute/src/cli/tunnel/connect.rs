@@ -100,6 +100,8 @@ async fn attempt(
     let dial = async {
         let tcp = TcpStream::connect(&address).await?;
         tcp.set_nodelay(true)?;
+        // A gateway that vanished without a word is noticed within minutes, and not when somebody types.
+        kit::net::keep_alive(&tcp)?;
         TlsConnector::from(config).connect(server_name, tcp).await
     };
     let mut outer = within(clock, dial).await.map_err(|err| Failure::Local {
