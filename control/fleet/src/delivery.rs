@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use kernel::module::queue;
 use kernel::ports::delivery::{
-    Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
-    LaneCredits, Poke, Registered, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus,
-    ReportedUpdate, SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    CurrentSpec, Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer,
+    InboxRequest, LaneCredits, Poke, Registered, ReportedEvent, ReportedEvents, ReportedSection,
+    ReportedStatus, ReportedUpdate, SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand,
+    StoredSpec,
 };
 use kit::{Clock, Rng};
 use model::{CommandId, GatewayId, JournalId, NodeId, Timestamp};
@@ -343,6 +344,10 @@ impl DeliveryStore for PgDelivery {
         Box::pin(
             async move { Ok(self.read_specs_behind(lease, vec![(session, 0)]).await?.into_iter().next()) },
         )
+    }
+
+    fn current_spec<'a>(&'a self, node_id: NodeId, known: u64) -> Delivered<'a, CurrentSpec> {
+        Box::pin(self.read_current_spec(node_id, known))
     }
 
     fn ask<'a>(

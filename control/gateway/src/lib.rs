@@ -17,6 +17,7 @@ mod connection;
 mod hub;
 mod live;
 mod metrics;
+mod named;
 mod nodes;
 mod places;
 mod server;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kernel::ports::delivery::{
-    Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer, InboxRequest,
-    LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus, ReportedUpdate,
-    SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    CurrentSpec, Delivered, DeliveryError, DeliveryStore, GatewayLease, HelloFacts, InboxAnswer,
+    InboxRequest, LaneCredits, Poke, Registered, ReportedEvent, ReportedSection, ReportedStatus,
+    ReportedUpdate, SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use kit::{Clock, mutant};
 use model::lifecycle::CommandState;
@@ -435,6 +435,10 @@ impl DeliveryStore for MemoryDelivery {
 
     fn spec<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, Option<StoredSpec>> {
         done(Ok(self.lock().specs_behind(lease, &[(session, 0)]).pop()))
+    }
+
+    fn current_spec<'a>(&'a self, node_id: NodeId, known: u64) -> Delivered<'a, CurrentSpec> {
+        done(Ok(self.lock().current_spec(node_id, known)))
     }
 
     fn ask<'a>(

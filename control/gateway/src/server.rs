@@ -23,6 +23,7 @@ use crate::body::HelloBudget;
 use crate::connection;
 use crate::hub::{Hub, HubParts};
 use crate::metrics::Metrics;
+use crate::named::Named;
 use crate::nodes::Connections;
 use crate::places::Places;
 use crate::session::Terms;
@@ -173,6 +174,7 @@ pub(crate) struct Shared {
     store: Arc<dyn DeliveryStore>,
     pub(crate) images: Option<Arc<dyn ImageStore>>,
     pub(crate) image_places: Arc<Semaphore>,
+    pub(crate) named: Named,
     pub(crate) tunnels: Option<Arc<Tunnels>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
@@ -235,6 +237,7 @@ impl Gateway {
             joins: Semaphore::new(JOINS_AT_ONCE),
             renewals: Semaphore::new(RENEWALS_AT_ONCE),
             image_places: Arc::new(Semaphore::new(IMAGES_AT_ONCE)),
+            named: Named::default(),
             images,
             tunnels: tunnels.map(Tunnels::new),
             hub: RwLock::new(None),

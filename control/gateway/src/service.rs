@@ -211,8 +211,7 @@ impl UnaryService<RenewRequest> for Renew {
     }
 }
 
-/// An image of the control plane's own store. Which images a node may have is not asked: a digest is known to whoever was
-/// told it in a spec of ours, and to nobody who has not seen the image.
+/// An image of the control plane's own store, for a node whose spec names it now.
 struct FetchImage(Arc<Shared>, Arc<Conn>);
 
 impl ServerStreamingService<ImageRequest> for FetchImage {
@@ -228,7 +227,17 @@ impl ServerStreamingService<ImageRequest> for FetchImage {
             let Ok(digest) = <[u8; 32]>::try_from(&*request.sha256) else {
                 return Err(Status::invalid_argument("sha256 is 32 bytes"));
             };
-            shared.counted_peer(&hub, &conn).await?;
+            let peer = shared.counted_peer(&hub, &conn).await?;
+            let named = shared.named.names(&*hub.store, peer.node_id, &digest).await;
+            if !named.map_err(|err| shared.unanswered("read a node's spec", &err))? {
+                tracing::warn!(
+                    target: "security",
+                    node_id = %peer.node_id, digest = hex::encode(digest), source_ip = %conn.source,
+                    "an image was asked for that the node's spec does not name"
+                );
+                // Of a node that is ahead of a restored database this is not the last word.
+                return Err(shared.come_back("the node's spec names no such image"));
+            }
             let Some(images) = &shared.images else {
                 return Err(Status::not_found("this gateway has no images"));
             };

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use kernel::ports::delivery::{
-    DeliveryError, GatewayLease, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus, SessionKey,
-    StoredSpec,
+    CurrentSpec, DeliveryError, GatewayLease, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus,
+    SessionKey, StoredSpec,
 };
 use model::{Condition, NodeId};
 use serde_json::{Value, json};
@@ -107,6 +107,24 @@ impl PgDelivery {
                 signature: row.get("spec_signature"),
             })
             .collect())
+    }
+
+    pub(super) async fn read_current_spec(
+        &self,
+        node_id: NodeId,
+        known: u64,
+    ) -> Result<CurrentSpec, DeliveryError> {
+        let row = self.store().read_opt(&sql::SPEC_CURRENT, &[&node_id.uuid(), &to_i64(known)]).await;
+        let Some(row) = row.map_err(store_error)? else { return Ok(CurrentSpec::None) };
+        let body: Option<Vec<u8>> = row.get("spec_body");
+        Ok(body.map_or(CurrentSpec::Known, |body| {
+            CurrentSpec::Newer(StoredSpec {
+                node_id,
+                generation: to_u64(row.get("generation")),
+                body,
+                signature: row.get::<_, Option<Vec<u8>>>("spec_signature").unwrap_or_default(),
+            })
+        }))
     }
 }
 

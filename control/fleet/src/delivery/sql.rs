@@ -365,6 +365,15 @@ pub const SPECS_BEHIND: Sql = sql(
      SELECT node_id, generation, spec_body, spec_signature FROM behind WHERE bytes_before < 16777216 ORDER BY node_id",
 );
 
+/// By whatever gateway asks: with its bytes only when it is another than the one that is known.
+pub const SPEC_CURRENT: Sql = sql(
+    "spec_current",
+    "SELECT generation, CASE WHEN generation <> $2 THEN spec_body END AS spec_body,
+       CASE WHEN generation <> $2 THEN spec_signature END AS spec_signature
+     FROM nodes WHERE node_id = $1 AND spec_body IS NOT NULL AND state NOT IN ('revoked', 'removed')
+       AND quarantined_at IS NULL",
+);
+
 pub const INBOX_INSERT: Sql = sql(
     "inbox_insert",
     "INSERT INTO join_inbox (inbox_id, kind, gateway_id, request, source_ip, peer_serial)
@@ -418,6 +427,7 @@ pub const STATEMENTS: &[Sql] = &[
     STATUSES_PUT,
     INVENTORY_PUT,
     SPECS_BEHIND,
+    SPEC_CURRENT,
     INBOX_INSERT,
     INBOX_READ,
 ];

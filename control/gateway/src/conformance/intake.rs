@@ -1,5 +1,7 @@
 //! Events, statuses, inventory, specs and the inbox.
 
+use kernel::ports::delivery::CurrentSpec;
+
 use super::*;
 
 pub async fn events_are_stored_once_and_in_order(world: &dyn World) {
@@ -134,6 +136,14 @@ pub async fn specs_are_found_behind(world: &dyn World) {
     assert_eq!(bench.store.spec(bench.lease, first).await.unwrap(), Some(spec(one.node_id, 3)));
     let (_, opened) = bench.open(&one).await;
     assert_eq!(opened.generation, 3);
+    let current = async |node_id, known| bench.store.current_spec(node_id, known).await.unwrap();
+    assert_eq!(current(one.node_id, 0).await, CurrentSpec::Newer(spec(one.node_id, 3)));
+    assert_eq!(current(one.node_id, 3).await, CurrentSpec::Known);
+    assert_eq!(current(bench.node().await.node_id, 0).await, CurrentSpec::None);
+    world.quarantine(one.node_id).await;
+    world.revoke_node(two.node_id).await;
+    assert_eq!(current(one.node_id, 3).await, CurrentSpec::None);
+    assert_eq!(current(two.node_id, 0).await, CurrentSpec::None);
 }
 
 pub async fn a_spec_is_not_found_for_a_session_that_is_anothers(world: &dyn World) {

@@ -1,8 +1,8 @@
 //! The rules, over plain values.
 
 use kernel::ports::delivery::{
-    GatewayLease, HelloFacts, LaneCredits, ReportedEvent, ReportedStatus, ReportedUpdate, SessionEnd,
-    SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
+    CurrentSpec, GatewayLease, HelloFacts, LaneCredits, ReportedEvent, ReportedStatus, ReportedUpdate,
+    SessionEnd, SessionKey, SessionOpened, SessionRefused, StoredCommand, StoredSpec,
 };
 use kit::mutant;
 use model::lifecycle::{CommandEvent, CommandState};
@@ -277,6 +277,15 @@ impl State {
                 (spec.generation > *generation).then(|| spec.clone())
             })
             .collect()
+    }
+
+    pub(super) fn current_spec(&self, node_id: NodeId, known: u64) -> CurrentSpec {
+        let node = self.nodes.get(&node_id).filter(|node| !node.revoked && !node.quarantined);
+        match node.and_then(|node| node.spec.as_ref()) {
+            None => CurrentSpec::None,
+            Some(spec) if spec.generation == known => CurrentSpec::Known,
+            Some(spec) => CurrentSpec::Newer(spec.clone()),
+        }
     }
 }
 

@@ -24,7 +24,8 @@ use wire::paths;
 use wire::proto::agent::gateway_frame::Frame as Out;
 use wire::proto::agent::node_frame::Frame as In;
 use wire::proto::agent::{
-    GatewayFrame, Heartbeat, Hello, JoinReply, JoinRequest, NodeFrame, RenewReply, RenewRequest, Welcome,
+    GatewayFrame, Heartbeat, Hello, ImageChunk, ImageRequest, JoinReply, JoinRequest, NodeFrame, RenewReply,
+    RenewRequest, Welcome,
 };
 
 use crate::lab::{Lab, Machine};
@@ -104,6 +105,20 @@ pub async fn renew(client: &mut Client, request: RenewRequest) -> Result<RenewRe
     let codec = ProstCodec::<RenewRequest, RenewReply>::default();
     let path = http::uri::PathAndQuery::from_static(paths::RENEW);
     Ok(client.unary(Request::new(request), path, codec).await?.into_inner())
+}
+
+/// All of an image, or why not.
+pub async fn image(client: &mut Client, sha256: [u8; 32], offset: u64) -> Result<Vec<u8>, Status> {
+    client.ready().await.map_err(|err| Status::unavailable(err.to_string()))?;
+    let codec = ProstCodec::<ImageRequest, ImageChunk>::default();
+    let path = http::uri::PathAndQuery::from_static(paths::IMAGE);
+    let request = Request::new(ImageRequest { sha256: sha256.to_vec().into(), offset });
+    let mut chunks = client.server_streaming(request, path, codec).await?.into_inner();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.message().await? {
+        bytes.extend_from_slice(&chunk.data);
+    }
+    Ok(bytes)
 }
 
 /// A session's two directions.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gateway::{Gateway, GatewayConfig, GatewayParts, Metrics, Timing, Tls, TunnelParts};
 use kernel::ports::delivery::DeliveryStore;
+use kernel::ports::images::ImageStore;
 use kit::{Clock, OsRng, Supervisor, SystemClock, TaskKind};
 use model::{GatewayId, NodeId, Role, SiteId};
 use pki::ca::{CertificateAuthority, Validity};
@@ -108,10 +109,28 @@ impl Lab {
         self.gateway_that_joins(store, None, change).await
     }
 
+    pub async fn gateway_with_images(
+        &self,
+        store: Arc<dyn DeliveryStore>,
+        images: Arc<dyn ImageStore>,
+    ) -> Running {
+        self.gateway_of(store, None, Some(images), |_| {}).await
+    }
+
     pub async fn gateway_that_joins(
         &self,
         store: Arc<dyn DeliveryStore>,
         tunnels: Option<TunnelParts>,
+        change: impl FnOnce(&mut GatewayConfig),
+    ) -> Running {
+        self.gateway_of(store, tunnels, None, change).await
+    }
+
+    async fn gateway_of(
+        &self,
+        store: Arc<dyn DeliveryStore>,
+        tunnels: Option<TunnelParts>,
+        images: Option<Arc<dyn ImageStore>>,
         change: impl FnOnce(&mut GatewayConfig),
     ) -> Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
@@ -123,7 +142,7 @@ impl Lab {
             config,
             tls: self.tls(),
             store,
-            images: None,
+            images,
             tunnels,
             clock: self.clock.clone(),
             rng: Arc::new(OsRng),

@@ -3,6 +3,7 @@
 mod client;
 mod deployed;
 mod end_to_end;
+mod images;
 mod in_memory;
 mod lab;
 mod over_postgres;

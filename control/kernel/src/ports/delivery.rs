@@ -129,6 +129,16 @@ pub struct StoredSpec {
     pub signature: Vec<u8>,
 }
 
+/// What a node's intent is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CurrentSpec {
+    /// There is none, or the node is trusted with nothing.
+    None,
+    /// Of the generation that is known.
+    Known,
+    Newer(StoredSpec),
+}
+
 /// A session and how many commands each of its lanes can still take.
 #[derive(Debug, Clone)]
 pub struct LaneCredits {
@@ -390,6 +400,13 @@ pub trait DeliveryStore: Send + Sync + 'static {
 
     /// The current spec of one node, whatever it holds.
     fn spec<'a>(&'a self, lease: GatewayLease, session: SessionKey) -> Delivered<'a, Option<StoredSpec>>;
+
+    /// A node's current spec for a gateway that need not have its session, when its generation is not `known`. It fails closed: a
+    /// store that cannot tell has none.
+    fn current_spec<'a>(&'a self, node_id: NodeId, known: u64) -> Delivered<'a, CurrentSpec> {
+        let _ = (node_id, known);
+        Box::pin(async { Ok(CurrentSpec::None) })
+    }
 
     /// Leaves a request for a worker and waits for its answer, at most `patience`.
     fn ask<'a>(
