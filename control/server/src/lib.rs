@@ -116,7 +116,7 @@ struct Shared {
     discovery: bytes::Bytes,
     streams: stream::Streams,
     bodies: bodies::Bodies,
-    contents: Arc<tokio::sync::Semaphore>,
+    contents: content::Places,
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ async fn shared(
         discovery: Bytes::from(config.discovery.to_string()),
         streams: stream::Streams::default(),
         bodies: crate::bodies::Bodies::default(),
-        contents: crate::content::places(),
+        contents: crate::content::Places::default(),
         pipeline,
         running,
         config,
