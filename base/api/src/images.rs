@@ -13,7 +13,7 @@ use crate::listing::is_false;
 use crate::method::method;
 use crate::scalar::shown;
 use crate::words::words;
-use crate::{Cursor, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Text, Time, Word};
+use crate::{Cursor, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Ref, Text, Time, Word};
 
 /// Larger than any system's image; what is larger is a mistake.
 pub const IMAGE_BYTES_MAX: u64 = 256 << 30;
@@ -24,6 +24,8 @@ words! {
         Ready = "ready",
         /// It was announced, and its bytes have not all come: see `PUT /api/compute/images/<id>/content`.
         Awaited = "awaited",
+        /// Nothing is made of it any more, and its name is free.
+        Deleted = "deleted",
     }
 }
 
@@ -164,6 +166,8 @@ pub struct Image {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login_user: Option<String>,
     pub created_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Time>,
     pub age_seconds: u64,
 }
 
@@ -241,10 +245,23 @@ pub struct ListImages {
     /// Its own and those it may use of tenants above. The caller's tenant when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Id<TenantId>>,
+    /// Also those that were deleted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub include_deleted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<Cursor>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeleteImage {
+    /// One that no instance is made of, in whatever tenant.
+    pub image: Ref<ImageId>,
+    /// Whose image has the name. The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
 }
 
 fn check_create(request: &CreateImage) -> Result<(), InvalidRequest> {
@@ -261,9 +278,10 @@ fn check_create(request: &CreateImage) -> Result<(), InvalidRequest> {
 }
 
 method!(Create, "images"."create", Key, "compute-image", CreateImage => Image, [NotFound, Conflict], "Names a disk image, by its address and its digest.", check = check_create);
-method!(Import, "images"."import", Key, "compute-image", ImportImage => Image, [NotFound, Conflict], "Announces an image for the control plane's own store. Its bytes follow by PUT /api/compute/images/ID/content?offset=N, which answers with how many there are.");
+method!(Import, "images"."import", Key, "compute-image", ImportImage => Image, [NotFound, Conflict, InvalidState, QuotaExceeded, CapacityUnavailable], "Announces an image for the control plane's own store. Its bytes follow by PUT /api/compute/images/ID/content?offset=N, which answers with how many there are.");
 method!(Get, "images"."get", Read, "compute-image", GetImage => Image, [NotFound], "Shows an image.");
 method!(List, "images"."list", Read, "compute-image", ListImages => crate::List<Image>, [NotFound], "Lists the images that a tenant may use.");
+method!(Delete, "images"."delete", Natural, "compute-image", DeleteImage => Image, [NotFound, InvalidState], "Deletes an image that no instance uses.");
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,8 @@ words! {
         MemoryGib = "memoryGiB",
         /// Of instances.
         DiskGib = "diskGiB",
+        /// Of images in the control plane's own store, each rounded up.
+        ImageGib = "imageGiB",
         Reservations = "reservations",
     }
 }
@@ -26,7 +28,7 @@ pub struct Quota {
     pub tenant: Named<TenantId>,
     pub resource: Word<QuotaResource>,
     pub amount: u64,
-    /// What its reservations and instances hold of it now.
+    /// What its reservations, instances and images hold of it now.
     pub used: u64,
     pub updated_at: Time,
 }

@@ -66,6 +66,7 @@ pub const METHODS: &[MethodRow] = &[
     MethodRow::of::<images::Import>(),
     MethodRow::of::<images::Get>(),
     MethodRow::of::<images::List>(),
+    MethodRow::of::<images::Delete>(),
     MethodRow::of::<instances::Create>(),
     MethodRow::of::<instances::Get>(),
     MethodRow::of::<instances::List>(),

@@ -98,7 +98,7 @@ pub(crate) const RULES: &[Sql] = &[
     sql(
         "what a tenant and those below it hold fits its quota",
         "SELECT format('%s: %s of %s %s', tenant_id, used, amount, resource) AS what FROM (
-           SELECT tenant_id, resource, amount, quota_used(tenant_id, resource) AS used FROM quotas) q
+           SELECT tenant_id, resource, amount, quota_used(tenant_id, resource) + images_used(tenant_id, resource) AS used FROM quotas) q
          WHERE used > amount ORDER BY 1",
     ),
 ];

@@ -29,7 +29,7 @@ pub(crate) fn is_over_quota(err: &StoreError) -> bool {
 
 impl Capacity {
     /// Which quota does not take `wanted`, with its numbers. None when all do by now.
-    pub(crate) async fn quota_refusal(
+    pub async fn quota_refusal(
         &self,
         tenant_id: TenantId,
         wanted: &[(&'static str, i64)],

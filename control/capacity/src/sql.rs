@@ -151,7 +151,7 @@ pub const QUOTA_USAGE: Sql = sql(
        UNION ALL
        SELECT t.tenant_id, t.parent_id, t.name, way.depth + 1 FROM tenants t JOIN way ON t.tenant_id = way.parent_id
      )
-     SELECT q.tenant_id, way.name AS tenant_name, q.resource, q.amount, quota_used(q.tenant_id, q.resource) AS used
+     SELECT q.tenant_id, way.name AS tenant_name, q.resource, q.amount, quota_used(q.tenant_id, q.resource) + images_used(q.tenant_id, q.resource) AS used
      FROM way JOIN quotas q ON q.tenant_id = way.tenant_id ORDER BY way.depth, q.resource",
 );
 pub const QUOTA_PUT: Sql = sql(
@@ -164,13 +164,13 @@ pub const QUOTA_LOCK: Sql =
 pub const QUOTA_GET: Sql = sql(
     "quota_get",
     "SELECT q.quota_id, q.tenant_id, t.name AS tenant_name, q.resource, q.amount, q.updated_at,
-       quota_used(q.tenant_id, q.resource) AS used
+       quota_used(q.tenant_id, q.resource) + images_used(q.tenant_id, q.resource) AS used
      FROM quotas q JOIN tenants t ON t.tenant_id = q.tenant_id WHERE q.tenant_id = $1 AND q.resource = $2",
 );
 pub const QUOTAS_LIST: Sql = sql(
     "quotas_list",
     "SELECT q.quota_id, q.tenant_id, t.name AS tenant_name, q.resource, q.amount, q.updated_at,
-       quota_used(q.tenant_id, q.resource) AS used
+       quota_used(q.tenant_id, q.resource) + images_used(q.tenant_id, q.resource) AS used
      FROM quotas q JOIN tenants t ON t.tenant_id = q.tenant_id
      WHERE q.tenant_id = $1 AND q.quota_id < $2 ORDER BY q.quota_id DESC LIMIT $3",
 );

@@ -58,7 +58,8 @@ impl From<StoreError> for Stop {
     fn from(err: StoreError) -> Self {
         let taken = capacity::is_taken(&err)
             || err.is_unique("ip_leases_in_pool")
-            || err.is_unique("ip_leases_on_host");
+            || err.is_unique("ip_leases_on_host")
+            || err.is_unique("instances_one_mac");
         if taken {
             Stop::Taken
         } else if capacity::is_over_quota(&err) {
@@ -359,6 +360,9 @@ impl Instances {
             Fault::from(ApiError { retry_after: Some(1), ..ApiError::new(ErrorCode::Unavailable, message) })
         };
         match stop {
+            Stop::Fault(Fault::Store(err)) if err.is_check("instances_image_is_there") => {
+                ApiError::not_found("image", &asked.subject.image_name).into()
+            }
             Stop::Fault(fault) => fault,
             Stop::NoAddress => no_address(&asked.subject.pool_name).into(),
             Stop::OverQuota => match self.capacity().room_refusal(&asked.subject.room()).await {

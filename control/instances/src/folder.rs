@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +20,8 @@ use kernel::ports::images::{
 };
 use kit::fs::FsError;
 use model::ImageId;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 /// Read at once.
@@ -56,7 +58,8 @@ impl ImageFolder {
         Self::keeping_free(dir, KEPT_FREE_BYTES_MIN)
     }
 
-    fn keeping_free(dir: impl Into<PathBuf>, kept_free_min: u64) -> Self {
+    /// With so much of the disk left free at least.
+    pub fn keeping_free(dir: impl Into<PathBuf>, kept_free_min: u64) -> Self {
         Self(Arc::new(Inner { dir: dir.into(), kept_free_min, taking: Mutex::default() }))
     }
 
@@ -83,17 +86,23 @@ impl Inner {
     }
 
     fn received(&self, upload: Upload) -> Result<Received, ImageStoreError> {
-        if let Some(bytes) = length(&self.whole(&upload.digest))? {
-            return Ok(Received::Whole(bytes));
+        if upload.known && length(&self.whole(&upload.digest))? == Some(upload.total_bytes) {
+            return Ok(Received::Whole(upload.total_bytes));
         }
         Ok(Received::Part(length(&self.part(upload.image_id))?.unwrap_or(0)))
     }
 
-    /// The part, open at its end, and its digest so far.
+    /// The part, open at its end, and its digest so far. Nobody else has it open, in this process or another.
     fn open_part(&self, image_id: ImageId) -> Result<Part, ImageStoreError> {
         kit::fs::create_dir(&self.dir, 0o700).map_err(failed)?;
         let path = self.part(image_id);
         let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if is_at(&file, &path)? => {}
+            // Its holder has put it in its place, or somebody removed it.
+            Ok(()) | Err(Errno::WOULDBLOCK) => return Err(ImageStoreError::Busy),
+            Err(err) => return Err(failed(err)),
+        }
         let (mut hash, mut got, mut buffer) = (Sha256::new(), 0, vec![0; READ_BYTES]);
         loop {
             match file.read(&mut buffer)? {
@@ -131,11 +140,14 @@ impl Inner {
             kit::fs::remove_if_present(&part.path).map_err(failed)?;
             return Err(ImageStoreError::OtherDigest { found: hex(&found) });
         }
-        part.file.sync_all()?;
-        // Another process may have written here too; then it is not what was hashed.
-        if part.file.metadata()?.len() != part.got {
-            return Err(ImageStoreError::Busy);
+        if let Err(err) = part.file.sync_all() {
+            kit::fs::remove_if_present(&part.path).map_err(failed)?;
+            return Err(err.into());
         }
+        if !is_at(&part.file, &part.path)? {
+            return Err(ImageStoreError::Offset { at: 0, given: part.got });
+        }
+        // What is there by now is the same, or not what it should be.
         std::fs::rename(&part.path, self.whole(digest))?;
         kit::fs::sync_dir(&self.dir).map_err(failed)?;
         Ok(Received::Whole(part.got))
@@ -170,10 +182,20 @@ fn failed(err: impl std::error::Error + Send + Sync + 'static) -> ImageStoreErro
     ImageStoreError::Failed(Box::new(err))
 }
 
+/// Whether this is the file that is there.
+fn is_at(file: &File, path: &Path) -> Result<bool, ImageStoreError> {
+    let own = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (own.dev(), own.ino())),
+        Err(err) if err.kind() == ErrorKind::NotFound => Ok(false),
+        Err(err) => Err(err.into()),
+    }
+}
+
 fn length(path: &Path) -> Result<Option<u64>, ImageStoreError> {
     match std::fs::metadata(path) {
         Ok(found) => Ok(Some(found.len())),
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(failed(FsError { doing: "look at", path: path.to_owned(), source })),
     }
 }
@@ -193,7 +215,7 @@ impl ImageStore for ImageFolder {
 
     fn append(&self, upload: Upload, offset: u64, mut bytes: ImageBytes) -> Stored<'_, Received> {
         Box::pin(async move {
-            let Upload { image_id, digest, total_bytes } = upload;
+            let Upload { image_id, digest, total_bytes, known: _ } = upload;
             let taking = self.take(image_id)?;
             let (inner, held) = (self.0.clone(), taking.clone());
             let opened = apart(move || {
@@ -234,12 +256,22 @@ impl ImageStore for ImageFolder {
         })
     }
 
+    fn drop_part(&self, image_id: ImageId) -> Stored<'_, ()> {
+        let path = self.0.part(image_id);
+        Box::pin(apart(move || kit::fs::remove_if_present(&path).map_err(failed)))
+    }
+
+    fn remove(&self, digest: ImageDigest) -> Stored<'_, ()> {
+        let path = self.0.whole(&digest);
+        Box::pin(apart(move || kit::fs::remove_if_present(&path).map_err(failed)))
+    }
+
     fn read(&self, digest: ImageDigest, offset: u64) -> Stored<'_, Option<ReadImage>> {
         let path = self.0.whole(&digest);
         Box::pin(async move {
             let opened = apart(move || match File::open(&path) {
                 Ok(file) => Ok(Some((file.metadata()?.len(), file))),
-                Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
                 Err(err) => Err(err.into()),
             });
             let Some((total_bytes, file)) = opened.await? else { return Ok(None) };

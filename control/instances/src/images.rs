@@ -1,5 +1,6 @@
 //! Images: what disks begin with. A tenant may use its own, and what tenants above it share.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use api::images::{
@@ -8,16 +9,25 @@ use api::images::{
 use api::{List, Method, Named, Word};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
-use kernel::module::{Content, ContentBytes};
+use kernel::module::{Content, ContentBytes, wake, wake_in};
 use kernel::page::Page;
 use kernel::ports::iam::Resource;
 use kernel::ports::images::{ImageStore, ImageStoreError, Received, Upload};
 use kernel::{ApiError, BoxFuture, Call, Fault};
+use model::unit::GIB;
 use model::{ErrorCode, ImageId, TenantId};
 use serde_json::{Value, json};
 use store::{Op, Row, RowExt, StoreError};
 
 use crate::{Instances, sql};
+
+mod collect;
+mod delete;
+
+pub(crate) use collect::Collect;
+pub use collect::IMAGE_QUEUE;
+use collect::{LOOK_EVERY, image_key};
+pub(crate) use delete::delete;
 
 const IMAGE_CREATE: Op = Op::new("image_create");
 const IMAGE_ARRIVED: Op = Op::new("image_arrived");
@@ -40,6 +50,7 @@ fn view(row: &Row) -> Result<Image, StoreError> {
         verified: row.get("verified"),
         login_user: row.get("login_user"),
         created_at: created_at.into(),
+        deleted_at: row.opt_ts("deleted_at").map(Into::into),
         age_seconds: row.ts("now").since(created_at).as_secs(),
     })
 }
@@ -47,7 +58,11 @@ fn view(row: &Row) -> Result<Image, StoreError> {
 /// One at an address is taken to be there: a host says when it is not.
 pub(crate) fn state_of(row: &Row) -> ImageState {
     let awaited = row.get::<_, Option<&str>>("url").is_none() && row.opt_ts("arrived_at").is_none();
-    if awaited { ImageState::Awaited } else { ImageState::Ready }
+    match (row.opt_ts("deleted_at"), awaited) {
+        (Some(_), _) => ImageState::Deleted,
+        (None, true) => ImageState::Awaited,
+        (None, false) => ImageState::Ready,
+    }
 }
 
 fn resource(image: &Image) -> Resource {
@@ -177,12 +192,31 @@ async fn insert(
             });
             let kind = EventKind::ImageCreated;
             events::append(tx, instances.rng(), kind, fresh, Some(tenant_id), data).await?;
+            if asked.url.is_none() {
+                wake_in(tx, IMAGE_QUEUE, &image_key(fresh), LOOK_EVERY).await?;
+            }
             Ok::<ImageId, Fault>(fresh)
         })
     });
-    made.await.map_err(|fault| match &fault {
+    let fault = match made.await {
+        Ok(made) => return Ok(made),
+        Err(Fault::Store(err)) if capacity::is_over_quota(&err) => {
+            let wanted = asked.size_bytes.unwrap_or_default().unsigned_abs().div_ceil(GIB);
+            let wanted = [("imageGiB", i64::try_from(wanted).unwrap_or(i64::MAX))];
+            let refusal = instances.capacity().quota_refusal(tenant_id, &wanted).await?;
+            let by_now = || ApiError::new(ErrorCode::Unavailable, "a quota was used up: try again");
+            return Err(refusal.unwrap_or_else(by_now).into());
+        }
+        Err(fault) => fault,
+    };
+    Err(match &fault {
         Fault::Store(err) if err.is_foreign_key("images_tenant_id_fkey") => {
             ApiError::not_found("tenant", tenant_id).into()
+        }
+        Fault::Store(err) if err.is_check("images_awaited") => {
+            let message = "16 images of the tenant wait for their bytes: send those, or delete some \
+                           (better-compute images list)";
+            ApiError::invalid_state(message).detail("awaited", 16).into()
         }
         Fault::Store(_) | Fault::Refused(_) | Fault::Internal { .. } => {
             fault.on_unique("images_tenant_id_name_key", || {
@@ -209,17 +243,21 @@ impl Bytes {
         };
         call.require_in(api::images::Import::ACTION, &of).await?;
         let image = image.ok_or_else(|| ApiError::not_found("image", id))?;
+        if image.state.0 == ImageState::Deleted {
+            return Err(ApiError::invalid_state("the image was deleted: import it anew").into());
+        }
         let Some(size_bytes) = image.size_bytes else {
             let message = "hosts fetch this image from its address: it takes no bytes";
             return Err(ApiError::new(ErrorCode::InvalidState, message).into());
         };
         call.about(format!("image/{id}"));
-        let upload = Upload { image_id: id, digest: image.sha256.0, total_bytes: size_bytes };
+        let known = image.state.0 == ImageState::Ready || self.is_known(&image).await?;
+        let upload = Upload { image_id: id, digest: image.sha256.0, total_bytes: size_bytes, known };
         let received = store.append(upload, offset, bytes).await.map_err(refused)?;
         let received_bytes = match received {
             Received::Part(bytes) => bytes,
             Received::Whole(bytes) => {
-                self.arrived(call, &image, id).await?;
+                self.arrived(call, &image, upload).await?;
                 bytes
             }
         };
@@ -227,17 +265,34 @@ impl Bytes {
         encoded(&ImageContent { image, received_bytes })
     }
 
-    async fn arrived(&self, call: &Call, image: &Image, id: ImageId) -> Result<(), Fault> {
-        let (instances, tenant_id) = (&self.0, image.tenant.id.get());
+    /// Who knows a digest need not have the image: only what the tenant may use already need not come again.
+    async fn is_known(&self, image: &Image) -> Result<bool, StoreError> {
+        let (tenant_id, digest) = (image.tenant.id.get().uuid(), image.sha256.0.as_slice());
+        let known = self.0.store().read_opt(&sql::IMAGE_KNOWN, &[&tenant_id, &digest]).await?;
+        Ok(known.is_some())
+    }
+
+    /// Its bytes are in the store, and stay there from here on.
+    async fn arrived(&self, call: &Call, image: &Image, upload: Upload) -> Result<(), Fault> {
+        let Bytes(instances, store) = self;
+        let (id, tenant_id) = (upload.image_id, image.tenant.id.get());
+        let there = Upload { known: true, ..upload };
         let data =
             json!({ "name": image.name, "sha256": image.sha256.to_string(), "sizeBytes": image.size_bytes });
         let data = &data;
         call.tx(instances.store(), IMAGE_ARRIVED, |tx| {
             Box::pin(async move {
+                tx.query_one(&sql::DIGEST_LOCK, &[&upload.digest.as_slice()]).await?;
+                if let Received::Part(at) = store.received(there).await.map_err(refused)? {
+                    // They went with another image of this digest, before anybody could know that this one has them.
+                    return Err(refused(ImageStoreError::Offset { at, given: upload.total_bytes }));
+                }
                 if tx.execute(&sql::IMAGE_ARRIVED, &[&id.uuid()]).await? > 0 {
                     let kind = EventKind::ImageReady;
                     events::append(tx, instances.rng(), kind, id, Some(tenant_id), data.clone()).await?;
                 }
+                // Of one that was deleted meanwhile they go again.
+                wake(tx, IMAGE_QUEUE, &image_key(id)).await?;
                 Ok::<_, Fault>(())
             })
         })
@@ -273,9 +328,18 @@ fn encoded(content: &ImageContent) -> Result<Value, Fault> {
 fn refused(err: ImageStoreError) -> Fault {
     let code = match &err {
         ImageStoreError::OtherDigest { .. } | ImageStoreError::TooLong { .. } => ErrorCode::InvalidInput,
+        ImageStoreError::BrokenOff(line) if line.kind() == ErrorKind::TimedOut => {
+            let message = "the image's bytes came too slowly: send it again, and it goes on where it stopped";
+            return ApiError::new(ErrorCode::Unavailable, message).into();
+        }
         ImageStoreError::BrokenOff(_) => ErrorCode::InvalidInput,
         ImageStoreError::Offset { .. } | ImageStoreError::Busy => ErrorCode::Conflict,
-        ImageStoreError::Full { .. } => ErrorCode::Unavailable,
+        ImageStoreError::Full { .. } | ImageStoreError::NoSpace(_) => {
+            let message = format!(
+                "{err}: delete images that nobody needs (better-compute images list), or give it room"
+            );
+            return ApiError::new(ErrorCode::CapacityUnavailable, message).into();
+        }
         ImageStoreError::Failed(_) => {
             return Fault::Internal { doing: "store an image", source: Box::new(err) };
         }
@@ -308,7 +372,8 @@ pub(crate) async fn list(
         call.require_in(action, &Resource::any(KIND, tenant_id)).await?;
     }
     let page = Page::of::<ImageId>(request.limit, request.cursor.as_ref())?;
-    let values: [&(dyn store::Param + Sync); 3] = [&tenant_id.uuid(), &page.before, &page.fetch()];
+    let values: [&(dyn store::Param + Sync); 4] =
+        [&tenant_id.uuid(), &page.before, &page.fetch(), &request.include_deleted];
     let rows = instances.store().read(&sql::IMAGES_LIST, &values).await?;
     let images: Vec<Image> = rows.iter().map(view).collect::<Result<_, _>>()?;
     let (images, cursor) = page.cut(images, |image| image.id.get());

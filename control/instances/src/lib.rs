@@ -52,6 +52,7 @@ use serde_json::Value;
 use store::{Store, StoreError, Tx};
 
 pub use folder::ImageFolder;
+pub use images::IMAGE_QUEUE;
 pub use reconcile::QUEUE;
 
 /// The module's methods, its part of node specs, and its ear for nodes. Cheap to clone.
@@ -126,6 +127,7 @@ pub fn module(instances: &Instances, images: Option<Arc<dyn ImageStore>>) -> Mod
         .method::<api::images::Import, _>(handler(instances, images::import))
         .method::<api::images::Get, _>(handler(instances, images::get))
         .method::<api::images::List, _>(handler(instances, images::list))
+        .method::<api::images::Delete, _>(handler(instances, images::delete))
         .method::<api::instances::Create, _>(handler(instances, create::create))
         .method::<api::instances::Get, _>(handler(instances, read::get))
         .method::<api::instances::List, _>(handler(instances, read::list))
@@ -136,7 +138,9 @@ pub fn module(instances: &Instances, images: Option<Arc<dyn ImageStore>>) -> Mod
         .method::<api::instances::Delete, _>(handler(instances, change::delete))
         .queue(Arc::new(reconcile::Reconcile(instances.clone())));
     match images {
-        Some(images) => module.content(Arc::new(images::Bytes(instances.clone(), images))),
+        Some(images) => module
+            .queue(Arc::new(images::Collect(instances.clone(), images.clone())))
+            .content(Arc::new(images::Bytes(instances.clone(), images))),
         None => module,
     }
 }

@@ -7,6 +7,10 @@
 
 use store::{Sql, sql};
 
+mod images;
+
+pub use images::*;
+
 // Flavors and images.
 
 pub const FLAVOR_INSERT: Sql = sql(
@@ -48,7 +52,7 @@ macro_rules! image_select {
     ($from:literal, $rest:literal) => {
         concat!(
             "SELECT i.image_id, i.tenant_id, t.name AS tenant_name, i.name, i.url, i.size_bytes, i.arrived_at, i.sha256, i.format, i.shared, i.verified, i.login_user,
-       i.created_at, compute_now() AS now
+       i.created_at, i.deleted_at, compute_now() AS now
      FROM ",
             $from,
             " JOIN tenants t ON t.tenant_id = i.tenant_id ",
@@ -75,22 +79,37 @@ pub const IMAGE_GET: Sql = sql("image_get", image_select!("images i", "WHERE i.i
 /// Its bytes are all there.
 pub const IMAGE_ARRIVED: Sql = sql(
     "image_arrived",
-    "UPDATE images SET arrived_at = compute_now() WHERE image_id = $1 AND url IS NULL AND arrived_at IS NULL",
+    "UPDATE images SET arrived_at = compute_now()
+     WHERE image_id = $1 AND url IS NULL AND arrived_at IS NULL AND deleted_at IS NULL",
 );
 /// Of those a tenant may use: its own and, nearest first, what tenants above share.
 pub const IMAGE_FIND: Sql = sql(
     "image_find",
     way_up!(image_select!(
         "way JOIN images i ON i.tenant_id = way.tenant_id AND (way.depth = 0 OR i.shared)",
-        "WHERE ($2::uuid IS NULL OR i.image_id = $2) AND ($3::text IS NULL OR i.name = $3) ORDER BY way.depth LIMIT 1"
+        "WHERE i.deleted_at IS NULL AND ($2::uuid IS NULL OR i.image_id = $2) AND ($3::text IS NULL OR i.name = $3)
+     ORDER BY way.depth LIMIT 1"
     )),
 );
 pub const IMAGES_LIST: Sql = sql(
     "images_list",
     way_up!(image_select!(
         "way JOIN images i ON i.tenant_id = way.tenant_id AND (way.depth = 0 OR i.shared)",
-        "WHERE i.image_id < $2 ORDER BY i.image_id DESC LIMIT $3"
+        "WHERE i.image_id < $2 AND ($4::boolean OR i.deleted_at IS NULL) ORDER BY i.image_id DESC LIMIT $3"
     )),
+);
+/// By its name, of those of the tenant itself.
+pub const IMAGE_NAMED: Sql = sql(
+    "image_named",
+    image_select!("images i", "WHERE i.tenant_id = $1 AND i.name = $2 AND i.deleted_at IS NULL"),
+);
+/// Its bytes are there, and this tenant may use an image that has them.
+pub const IMAGE_KNOWN: Sql = sql(
+    "image_known",
+    way_up!(
+        "SELECT 1 AS known FROM way JOIN images i ON i.tenant_id = way.tenant_id AND (way.depth = 0 OR i.shared)
+     WHERE i.sha256 = $2 AND i.url IS NULL AND i.arrived_at IS NOT NULL AND i.deleted_at IS NULL LIMIT 1"
+    ),
 );
 
 // Instances.
@@ -256,6 +275,8 @@ pub const ALL: &[Sql] = &[
     IMAGE_ARRIVED,
     IMAGE_FIND,
     IMAGES_LIST,
+    IMAGE_NAMED,
+    IMAGE_KNOWN,
     INSTANCE_INSERT,
     INSTANCE_LOCK,
     INSTANCE_PLACE,
@@ -281,6 +302,9 @@ pub const ALL: &[Sql] = &[
 mod tests {
     #[tokio::test]
     async fn every_statement_prepares_on_a_migrated_database() {
-        testkit::db().await.prepare_all(super::ALL).await;
+        let db = testkit::db().await;
+        for statements in [super::ALL, super::images::IMAGES_END] {
+            db.prepare_all(statements).await;
+        }
     }
 }

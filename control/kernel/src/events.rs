@@ -80,6 +80,8 @@ events! {
     ImageCreated = "image.created" on "image" { name, sha256, shared, verified };
     /// All bytes of an announced image have come, and are what was announced.
     ImageReady = "image.ready" on "image" { name, sha256, sizeBytes };
+    /// An image was deleted: by a person, or because its bytes did not come.
+    ImageDeleted = "image.deleted" on "image" { name, sha256, reason };
     /// An instance was admitted: its quota is held.
     InstanceCreated = "instance.created" on "instance" { state, desiredState, poolId, name };
     /// An instance cannot be placed yet.

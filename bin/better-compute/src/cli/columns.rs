@@ -150,6 +150,7 @@ const FLAVORS: &[Column] = &[
 
 const IMAGES: &[Column] = &[
     NAME,
+    STATE,
     column("FORMAT", |v| at(v, "format")),
     column("SHARED", |v| if get(v, "shared") == true { "yes".to_owned() } else { "no".to_owned() }),
     column("VERIFIED", |v| if get(v, "verified") == true { "yes".to_owned() } else { "no".to_owned() }),

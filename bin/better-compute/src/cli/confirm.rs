@@ -21,7 +21,7 @@ enum Ask {
 fn of(method: &str, request: &Value) -> Option<Ask> {
     Some(match method {
         "policies.delete" => Ask::Yes("delete"),
-        "bindings.delete" | "tenants.delete" => Ask::Yes("delete"),
+        "bindings.delete" | "tenants.delete" | "images.delete" => Ask::Yes("delete"),
         "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
         "reservations.release" => Ask::Yes("release"),
@@ -65,8 +65,10 @@ pub async fn confirm(
     }
     match ask {
         Ask::Yes(verb) => {
-            let subject =
-                ["id", "node", "policy"].iter().map(|name| at(&request, name)).find(|it| !it.is_empty());
+            let subject = ["id", "node", "policy", "image"]
+                .iter()
+                .map(|name| at(&request, name))
+                .find(|it| !it.is_empty());
             let question = format!("{verb} {}? [y/N] ", subject.unwrap_or_default());
             if !yes && !matches!(shell.ask(&question).to_lowercase().as_str(), "y" | "yes") {
                 return Err(not_done(shell));

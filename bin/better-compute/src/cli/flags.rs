@@ -24,6 +24,7 @@ fn positionals(method: &str) -> &'static [&'static str] {
         "quotas.set" => &["resource", "amount"],
         "policies.get" | "policies.delete" => &["policy"],
         "sites.get" => &["site"],
+        "images.delete" => &["image"],
         "pools.get" | "pools.update" => &["pool"],
         "tenants.create" | "users.create" | "tokens.create" | "sites.create" | "pools.create"
         | "policies.put" | "flavors.create" | "images.create" => &["name"],

@@ -6,7 +6,11 @@ fn digest(content: &[u8]) -> ImageDigest {
 
 fn upload(number: u128, content: &[u8]) -> Upload {
     let image_id = ImageId::from_uuid(uuid::Uuid::from_u128(number));
-    Upload { image_id, digest: digest(content), total_bytes: content.len() as u64 }
+    Upload { image_id, digest: digest(content), total_bytes: content.len() as u64, known: false }
+}
+
+fn known(upload: Upload) -> Upload {
+    Upload { known: true, ..upload }
 }
 
 fn content() -> Vec<u8> {
@@ -62,14 +66,96 @@ async fn an_image_comes_in_pieces_and_is_read_from_anywhere() {
     assert_eq!(came.unwrap(), Received::Part(400_000));
     let came = folder.images.append(upload, 400_000, bytes(&content[400_000..], false)).await;
     assert_eq!(came.unwrap(), Received::Whole(total));
-    assert_eq!(folder.images.received(upload).await.unwrap(), Received::Whole(total));
+    assert_eq!(folder.images.received(known(upload)).await.unwrap(), Received::Whole(total));
     for offset in [0, 1, 262_144, 699_999, 700_000, 900_000] {
         let from = usize::try_from(offset).unwrap().min(content.len());
         assert_eq!(folder.read(digest, offset).await, Some((total, content[from..].to_vec())), "{offset}");
     }
-    let again = folder.images.append(upload, 0, bytes(&content, false)).await;
+    let again = folder.images.append(known(upload), 0, bytes(&[], false)).await;
     assert_eq!(again.unwrap(), Received::Whole(total), "it is there already");
+    let other_size = Upload { total_bytes: total + 1, ..known(upload) };
+    assert_eq!(folder.images.received(other_size).await.unwrap(), Received::Part(0));
     assert_eq!(folder.files(), 1);
+}
+
+#[tokio::test]
+async fn who_knows_the_digest_alone_has_to_send_the_image() {
+    let folder = folder();
+    let content = content();
+    let (one, two) = (upload(1, &content), upload(2, &content));
+    folder.images.append(one, 0, bytes(&content, false)).await.unwrap();
+    let came = folder.images.append(two, 0, bytes(&[], false)).await;
+    assert_eq!(came.unwrap(), Received::Part(0));
+    let came = folder.images.append(two, 0, bytes(&content, false)).await;
+    assert_eq!(came.unwrap(), Received::Whole(two.total_bytes));
+    assert_eq!(folder.read(one.digest, 0).await, Some((one.total_bytes, content)));
+}
+
+#[tokio::test]
+async fn what_is_removed_is_gone_and_removing_it_again_is_no_fault() {
+    let folder = folder();
+    let content = content();
+    let (whole, part) = (upload(1, &content), upload(2, b"another"));
+    folder.images.append(whole, 0, bytes(&content, false)).await.unwrap();
+    folder.images.append(part, 0, bytes(b"ano", false)).await.unwrap();
+    for _ in 0..2 {
+        folder.images.drop_part(part.image_id).await.unwrap();
+        assert_eq!(folder.images.received(part).await.unwrap(), Received::Part(0));
+    }
+    assert!(folder.read(whole.digest, 0).await.is_some());
+    for _ in 0..2 {
+        folder.images.remove(whole.digest).await.unwrap();
+        assert!(folder.read(whole.digest, 0).await.is_none());
+    }
+    assert_eq!(folder.files(), 0);
+}
+
+#[tokio::test]
+async fn an_image_that_was_removed_while_it_came_is_sent_anew() {
+    let folder = folder();
+    let (content, upload) = (content(), upload(1, &content()));
+    let images = folder.images.clone();
+    let removes = futures::stream::once(async move {
+        images.drop_part(upload.image_id).await.unwrap();
+        Ok(Bytes::new())
+    });
+    let came = folder.images.append(upload, 0, removes.chain(bytes(&content, false)).boxed()).await;
+    assert!(matches!(came, Err(ImageStoreError::Offset { at: 0, .. })), "{came:?}");
+    let came = folder.images.append(upload, 0, bytes(&content, false)).await;
+    assert_eq!(came.unwrap(), Received::Whole(upload.total_bytes));
+}
+
+#[tokio::test]
+async fn another_process_that_sends_the_same_image_is_waited_for() {
+    let folder = folder();
+    // Apart from the first, as another process is: what it holds is in none of its lists.
+    let elsewhere = ImageFolder::keeping_free(folder.dir.path().join("images"), 0);
+    let (content, upload) = (content(), upload(1, &content()));
+    let sends = elsewhere.clone();
+    let half = bytes(&content[..300_000], false);
+    let tries = futures::stream::once(async move {
+        let came = sends.append(upload, 300_000, bytes(b"x", false)).await;
+        assert!(matches!(came, Err(ImageStoreError::Busy)), "{came:?}");
+        Ok(Bytes::new())
+    });
+    let rest = bytes(&content[300_000..], false);
+    let came = folder.images.append(upload, 0, half.chain(tries).chain(rest).boxed()).await;
+    assert_eq!(came.unwrap(), Received::Whole(upload.total_bytes));
+    let again = elsewhere.append(upload, 0, bytes(&content, false)).await;
+    assert_eq!(again.unwrap(), Received::Whole(upload.total_bytes));
+}
+
+#[test]
+fn a_full_disk_is_told_as_such_and_takes_nothing_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("one.part"), dir.path().join("two.part"));
+    std::fs::write(&path, b"what came").unwrap();
+    std::fs::write(&other, b"another's").unwrap();
+    let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let part = Part { path: path.clone(), file, hash: Sha256::new(), got: 9 };
+    let came = part.write(&Bytes::from_static(b"more"));
+    assert!(matches!(came.err(), Some(ImageStoreError::NoSpace(_))));
+    assert!(!path.exists() && other.exists());
 }
 
 #[tokio::test]
@@ -139,5 +225,5 @@ async fn who_sends_the_same_image_is_in_nobodys_way() {
         _ = stalls => panic!("it stalls"),
         came = goes_on => assert_eq!(came.unwrap(), Received::Whole(one.total_bytes)),
     }
-    assert_eq!(folder.images.received(two).await.unwrap(), Received::Whole(two.total_bytes));
+    assert_eq!(folder.images.received(known(two)).await.unwrap(), Received::Whole(two.total_bytes));
 }

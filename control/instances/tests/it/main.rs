@@ -6,5 +6,6 @@ mod cloud;
 
 mod admission;
 mod hosts;
+mod images;
 mod life;
 mod network;

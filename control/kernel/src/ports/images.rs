@@ -2,6 +2,8 @@
 //!
 //! A store knows digests and bytes, and judges nothing else. What is whole has the digest that it is kept by.
 
+use std::io::ErrorKind;
+
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use model::ImageId;
@@ -28,23 +30,31 @@ pub enum ImageStoreError {
     BrokenOff(#[source] std::io::Error),
     #[error("the image store has no room: {needed} MiB are needed, and {left} MiB are left for it")]
     Full { needed: u64, left: u64 },
+    /// Its disk, while bytes came. Those are gone, so that the disk is as it was.
+    #[error("the disk of the image store is full")]
+    NoSpace(#[source] std::io::Error),
     #[error("the image store failed")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<std::io::Error> for ImageStoreError {
     fn from(err: std::io::Error) -> Self {
-        Self::Failed(Box::new(err))
+        match err.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::NoSpace(err),
+            _ => Self::Failed(Box::new(err)),
+        }
     }
 }
 
 /// What is sent for one image of the catalogue. Two images of one digest are sent apart, so that nobody who knows a digest is in
-/// another's way.
+/// another's way, and that nobody has an image for its digest alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Upload {
     pub image_id: ImageId,
     pub digest: ImageDigest,
     pub total_bytes: u64,
+    /// Whoever sends it may read an image of this digest and size already: what is there need not come again.
+    pub known: bool,
 }
 
 /// How much of an image is there.
@@ -52,7 +62,7 @@ pub struct Upload {
 pub enum Received {
     /// Up to this byte, which is where it goes on.
     Part(u64),
-    /// All of it, and its digest was found to be right.
+    /// All of it, and its digest was found to be right. Of an upload that is not known only once it has come itself.
     Whole(u64),
 }
 
@@ -69,6 +79,12 @@ pub trait ImageStore: Send + Sync + 'static {
 
     /// Takes bytes from `offset` on, which is where the image goes on. What has come stays when they break off.
     fn append(&self, upload: Upload, offset: u64, bytes: ImageBytes) -> Stored<'_, Received>;
+
+    /// Removes what has come of an upload that is not whole. Whoever still sends it begins anew.
+    fn drop_part(&self, image_id: ImageId) -> Stored<'_, ()>;
+
+    /// Removes an image, if it is there.
+    fn remove(&self, digest: ImageDigest) -> Stored<'_, ()>;
 
     /// None when it is not there as a whole.
     fn read(&self, digest: ImageDigest, offset: u64) -> Stored<'_, Option<ReadImage>>;
