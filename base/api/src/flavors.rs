@@ -4,8 +4,33 @@ use model::{FlavorId, PoolId, TenantId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::listing::is_false;
 use crate::method::method;
-use crate::{Cursor, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Ref, Text, Time};
+use crate::words::words;
+use crate::{Cursor, Id, IdempotencyKey, Int, InvalidRequest, Limit, Name, Named, Ref, Text, Time, Word};
+
+words! {
+    /// Of huge pages.
+    PageSize, "page size" {
+        OneGi = "1Gi",
+    }
+}
+
+/// How instances have their host's CPUs and memory. A host that cannot give them that runs them all the same, but for huge
+/// pages, and they have the condition `PlacementDegraded`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FlavorPlacement {
+    /// CPUs and memory are those of one NUMA node.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub numa_affine: bool,
+    /// Each vCPU has a CPU that no other pinned instance has.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub pinned: bool,
+    /// Memory is in pages of this size, which the host has set aside; of whole GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hugepages: Option<Word<PageSize>>,
+}
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -24,6 +49,8 @@ pub struct Flavor {
     pub gpus: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<FlavorPlacement>,
     pub created_at: Time,
     pub age_seconds: u64,
 }
@@ -55,6 +82,9 @@ pub struct CreateFlavor {
     /// As `nodes.get` shows it, exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<Text<1, 128>>,
+    /// Wherever there is room when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<FlavorPlacement>,
     /// Makes a repeated call find what the first one made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<IdempotencyKey>,
@@ -92,6 +122,11 @@ fn check_create(request: &CreateFlavor) -> Result<(), InvalidRequest> {
     }
     if request.gpu_model.is_some() && request.gpus.map_or(0, Int::get) == 0 {
         return Err(InvalidRequest::new("/gpuModel", "a model of GPUs, and no GPUs: give gpus"));
+    }
+    let hugepages = request.placement.as_ref().and_then(|placement| placement.hugepages);
+    if hugepages.is_some() && !request.memory_mib().is_multiple_of(1024) {
+        let message = "memory in pages of 1 GiB is whole GiB: give memoryGiB";
+        return Err(InvalidRequest::new("/memoryMiB", message));
     }
     Ok(())
 }

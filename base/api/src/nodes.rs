@@ -80,6 +80,10 @@ pub struct Node {
     pub memory_gib: Amount,
     #[serde(rename = "hugepages1Gi")]
     pub hugepages_1gi: Amount,
+    /// For instances' disks. Absent when it has not told how large their file system is.
+    #[serde(rename = "diskGiB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_gib: Option<Amount>,
     pub conditions: Vec<Condition>,
     /// The newest intent.
     pub generation: u64,

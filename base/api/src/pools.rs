@@ -69,6 +69,11 @@ pub struct HostReserve {
     #[serde(rename = "memoryGiB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_gib: Option<Int<0, 65_536>>,
+    /// Of the file system that instances' disks are on: for images, and whoever else uses it. A twentieth, and no less than
+    /// 2 GiB, is kept whatever this says.
+    #[serde(rename = "diskGiB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_gib: Option<Int<0, 1_048_576>>,
 }
 
 /// How much of it is booked more than once. Memory never is: a guest that uses what it was promised must have it.
@@ -78,6 +83,10 @@ pub struct Overcommit {
     /// vCPUs for each CPU of a host that its reserve leaves; 1 when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpu: Option<Int<1, 32>>,
+    /// GiB of disks for each that the reserve leaves; 1 when not given. Disks hold what was written on them and no more: with
+    /// 2, hosts make sure that half of each could be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Int<1, 32>>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]

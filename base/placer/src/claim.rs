@@ -21,6 +21,8 @@ pub struct Claim {
     pub memory_bytes: u64,
     /// Pages of 1 GiB, beside `memory_bytes`.
     pub hugepages_1gi: u64,
+    /// Of the file system that instances' disks are on.
+    pub disk_bytes: u64,
     /// The whole machine, which must hold nothing: every device is booked and all that is free. The numbers above
     /// are then the least the machine must have.
     pub whole_node: bool,

@@ -171,6 +171,8 @@ impl Snapshot {
             cpu_millis: least(claim.cpu_millis, host.cpu_millis.free()),
             memory_bytes: least(claim.memory_bytes, host.memory_bytes.free()),
             hugepages_1gi: least(claim.hugepages_1gi, host.hugepages_1gi.free()),
+            // Of a node held whole nobody else books any.
+            disk_bytes: claim.disk_bytes,
             mems: limits.mems.clone(),
             whole_node: claim.whole_node,
         };
@@ -216,6 +218,7 @@ impl<'a> Wanted<'a> {
             cpu_millis: claim.cpu_millis,
             memory_bytes: claim.memory_bytes,
             hugepages_1gi: claim.hugepages_1gi,
+            disk_bytes: claim.disk_bytes,
             label_bits: labels.iter().fold(0, |bits, label| bits | snapshot.labels.bit(*label)),
         };
         Some(Wanted { claim, policy: packed(claim, policy), labels, model, ask })
@@ -227,6 +230,7 @@ impl<'a> Wanted<'a> {
         host.cpu_millis.free() >= self.claim.cpu_millis
             && host.memory_bytes.free() >= self.claim.memory_bytes
             && host.hugepages_1gi.free() >= self.claim.hugepages_1gi
+            && host.disk_bytes.free() >= self.claim.disk_bytes
             && !self.claim.avoid.contains(&node.id)
             && self.has_labels(node)
     }

@@ -13,6 +13,7 @@ pub struct Booking {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     pub hugepages_1gi: u64,
+    pub disk_bytes: u64,
     /// NUMA nodes the memory and pages are bound to, ascending; empty when bound to none. They carry equal shares,
     /// the first ones what does not divide.
     pub mems: Vec<u16>,

@@ -55,6 +55,9 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// Of what nobody counts: there is always enough.
+    pub const UNBOUNDED: Self = Self::unbooked(u64::MAX);
+
     pub const fn unbooked(total: u64) -> Self {
         Self { total, booked: 0 }
     }
@@ -100,6 +103,8 @@ pub struct HostView {
     pub cpu_millis: Amount,
     pub memory_bytes: Amount,
     pub hugepages_1gi: Amount,
+    /// For instances' disks. [`Amount::UNBOUNDED`] of a node that does not tell what it has.
+    pub disk_bytes: Amount,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

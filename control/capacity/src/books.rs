@@ -28,7 +28,7 @@ use placer::{Booking, Claim, Hint, NoFit, NodeView, Placement, Policy, Snapshot,
 use store::Store;
 
 use node::Machine;
-pub(crate) use node::NumaRow;
+pub(crate) use node::{HostRow, NumaRow, numa};
 pub(crate) use pick::Pick;
 
 /// Never a stored version: the node is read again at the next refresh.

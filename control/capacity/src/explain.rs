@@ -40,7 +40,8 @@ fn verdict(reason: &Reason) -> FitVerdict {
         | Reason::GpusTotal { .. } => FitVerdict::Never,
         Reason::HeldWhole | Reason::GpusFree { .. } | Reason::NotEmpty { .. } => FitVerdict::Busy,
         Reason::CpuFree { total_millis, wanted_millis, .. } => when_free(*total_millis, *wanted_millis),
-        Reason::MemoryFree { total_bytes, wanted_bytes, .. } => when_free(*total_bytes, *wanted_bytes),
+        Reason::MemoryFree { total_bytes, wanted_bytes, .. }
+        | Reason::DiskFree { total_bytes, wanted_bytes, .. } => when_free(*total_bytes, *wanted_bytes),
         Reason::HugepagesFree { total, wanted, .. } => when_free(*total, *wanted),
     }
 }
@@ -66,7 +67,8 @@ fn open(reason: &Reason) -> String {
         | Reason::NotEmpty { .. }
         | Reason::CpuFree { .. }
         | Reason::MemoryFree { .. }
-        | Reason::HugepagesFree { .. } => reason.to_string(),
+        | Reason::HugepagesFree { .. }
+        | Reason::DiskFree { .. } => reason.to_string(),
     }
 }
 
@@ -137,7 +139,8 @@ fn hint(hint: &Hint) -> String {
         Hint::MemoryBytes { memory_bytes } => flag("memoryMiB", memory_bytes / MIB),
         Hint::Hugepages1gi { hugepages_1gi } => flag("hugepages1Gi", hugepages_1gi),
         Hint::WithoutSelector => "without --selector".to_owned(),
-        Hint::WithoutAvoid | Hint::Wait { .. } => hint.to_string(),
+        // No reservation asks for disk.
+        Hint::WithoutAvoid | Hint::DiskBytes { .. } | Hint::Wait { .. } => hint.to_string(),
     }
 }
 

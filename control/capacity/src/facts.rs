@@ -26,6 +26,8 @@ use crate::{Capacity, sql};
 const ATOM_BYTES_MAX: usize = 100;
 /// Devices of one node, those that are gone and booked among them. An inventory lists no more.
 const ATOMS_MAX: usize = wire::inventory::GPUS_MAX;
+/// More is a mistake, and less than what a column holds however often it is booked.
+const DISK_BYTES_MAX: u64 = 1 << 56;
 
 /// The node's row, without its pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +37,9 @@ struct Offer {
     hugepages_1gi: u64,
     machine_cpu_millis: u64,
     machine_memory_bytes: u64,
+    /// None of a machine that never told: disks are booked there, and nobody counts whether they fit.
+    disk_bytes: Option<u64>,
+    machine_disk_bytes: Option<u64>,
     topology: Vec<NumaRow>,
     capabilities: Vec<String>,
 }
@@ -50,7 +55,16 @@ struct Atom {
     reason: String,
 }
 
-fn offer(inventory: &NodeInventory, reserve: &Reserve, capabilities: Vec<String>) -> Offer {
+/// `told_disk` is what the machine told before of its disk, which stands where it does not tell now: one that could not be
+/// read has not grown without end.
+fn offer(
+    inventory: &NodeInventory,
+    reserve: &Reserve,
+    capabilities: Vec<String>,
+    told_disk: Option<u64>,
+) -> Offer {
+    let machine_disk_bytes =
+        inventory.disks.instances_bytes.map(|bytes| bytes.min(DISK_BYTES_MAX)).or(told_disk);
     let cpus = inventory.cpu.online.as_ref().map(|online| online.count() as u64);
     let cpus = cpus.or(inventory.cpu.threads.map(u64::from)).unwrap_or(0);
     let pools = &inventory.memory.huge_pages;
@@ -66,6 +80,8 @@ fn offer(inventory: &NodeInventory, reserve: &Reserve, capabilities: Vec<String>
         hugepages_1gi: pools.iter().filter(gigantic).map(|pool| pool.pages).fold(0, u64::saturating_add),
         machine_cpu_millis,
         machine_memory_bytes,
+        disk_bytes: machine_disk_bytes.map(|bytes| reserve.disk_of(bytes)),
+        machine_disk_bytes,
         topology: topology(inventory),
         capabilities,
     }
@@ -152,6 +168,8 @@ fn offer_of(row: &Row) -> Offer {
         hugepages_1gi: amount("hugepages_1gi"),
         machine_cpu_millis: amount("machine_cpu_millis"),
         machine_memory_bytes: amount("machine_memory_bytes"),
+        disk_bytes: row.get::<_, Option<i64>>("disk_bytes").map(crate::state::whole),
+        machine_disk_bytes: row.get::<_, Option<i64>>("machine_disk_bytes").map(crate::state::whole),
         // One that does not decode is written anew.
         topology: serde_json::from_value(row.get::<_, Value>("topology")).unwrap_or_default(),
         capabilities: row.get("capabilities"),
@@ -255,7 +273,8 @@ impl Capacity {
         let reserve = Reserve::of(&policy_of(&row.get::<_, Value>("policy")));
         let mut stored = offer_of(&row);
         stored.capabilities.sort_unstable();
-        if stored != offer(&facts.inventory, &reserve, advertised.into_iter().collect()) {
+        let told_disk = stored.machine_disk_bytes;
+        if stored != offer(&facts.inventory, &reserve, advertised.into_iter().collect(), told_disk) {
             return Ok(false);
         }
         let rows = tx.query(&sql::ATOMS_OF_NODE, &[&facts.node_id.uuid()]).await?;
@@ -275,7 +294,8 @@ impl Capacity {
         let reserve = Reserve::of(&policy_of(&row.get::<_, Value>("policy")));
         let capabilities = tx.query(&sql::NODE_CAPABILITIES, &[&facts.node_id.uuid()]).await?;
         let capabilities = capabilities.iter().map(|row| row.get("name")).collect();
-        let offer = offer(&facts.inventory, &reserve, capabilities);
+        let told_disk = before.and_then(|(_, was)| was.machine_disk_bytes);
+        let offer = offer(&facts.inventory, &reserve, capabilities, told_disk);
         if before.is_some_and(|(pool, was)| *pool == Some(pool_id) && *was == offer) {
             return Ok(false);
         }
@@ -293,6 +313,8 @@ impl Capacity {
                 &stored(offer.machine_memory_bytes),
                 &topology,
                 &offer.capabilities,
+                &offer.disk_bytes.map(stored),
+                &offer.machine_disk_bytes.map(stored),
             ],
         )
         .await?;

@@ -9,7 +9,7 @@ use api::{Method, Ref};
 use kernel::module::wake;
 use kernel::ports::node::SPEC_QUEUE;
 use kernel::{ApiError, Call, Fault};
-use model::unit::{MIB, mib_to_gib_up};
+use model::unit::{GIB, MIB, mib_to_gib_up};
 use model::{AllocationId, ErrorCode, InstanceId, NodeId, PoolId, ReservationId, TenantId};
 use placer::Claim;
 use serde_json::Value;
@@ -20,6 +20,7 @@ use crate::explain::waiting;
 use crate::place::spec_key;
 use crate::pools::{policy_of, pool_resource};
 use crate::reconcile::{PLACE_QUEUE, pool_key};
+use crate::seat::Seating;
 use crate::sql::inline as sql;
 use crate::state::stored;
 use crate::{Capacity, sql as shared};
@@ -52,18 +53,31 @@ pub struct Room {
     pub gpu_model: Option<String>,
     /// What the node's daemon must advertise.
     pub capabilities: BTreeSet<String>,
+    pub seating: Seating,
 }
 
 impl Room {
     fn claim(&self) -> Claim {
-        let memory = self.memory_mib.saturating_mul(MIB);
+        let (memory_bytes, hugepages_1gi) = self.memory();
         Claim {
             gpus: self.gpus,
             model: self.gpu_model.clone(),
             cpu_millis: u64::from(self.vcpu) * 1000,
-            memory_bytes: memory.saturating_add(memory / OVERHEAD_SHARE).saturating_add(OVERHEAD_BYTES),
+            memory_bytes,
+            hugepages_1gi,
+            disk_bytes: self.disk_gib.saturating_mul(GIB),
             capabilities: self.capabilities.clone(),
             ..Claim::default()
+        }
+    }
+
+    /// With what runs it, and how many pages of 1 GiB beside that. What is in huge pages is in none of the others.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        let memory = self.memory_mib.saturating_mul(MIB);
+        let overhead = (memory / OVERHEAD_SHARE).saturating_add(OVERHEAD_BYTES);
+        match self.seating.hugepages_1gi {
+            true => (overhead, memory.div_ceil(GIB)),
+            false => (memory.saturating_add(overhead), 0),
         }
     }
 
@@ -83,16 +97,22 @@ impl Room {
 }
 
 /// A place that is booked in memory and nowhere else yet. Dropped, it is given up.
-pub struct Place<'b>(Pick<'b>);
+pub struct Place<'b> {
+    pick: Pick<'b>,
+    /// Its NUMA nodes are chosen where it is booked, which the picture does not know.
+    seated: bool,
+}
 
 impl Place<'_> {
     pub fn node_id(&self) -> NodeId {
-        self.0.placement.booking.node
+        self.pick.placement.booking.node
     }
 
     /// The transaction that booked it committed, and gave the node's books this version.
     pub fn confirm(self, version: i64) {
-        self.0.confirm(version);
+        if !self.seated {
+            self.pick.confirm(version);
+        }
     }
 }
 
@@ -100,6 +120,7 @@ impl Place<'_> {
 pub fn is_taken(err: &StoreError) -> bool {
     err.is_unique("bookings_pkey")
         || err.is_unique("host_bookings_whole_node")
+        || err.is_unique("pinned_cpus_pkey")
         || err.is_check("host_bookings_within_node")
 }
 
@@ -150,7 +171,9 @@ impl Capacity {
         let claim = Claim { avoid: avoid.clone(), ..room.claim() };
         // Where a node is kept for a reservation, that reservation is not this.
         let nobody = ReservationId::from_uuid(room.instance_id.uuid());
-        Ok(self.books().pick(room.pool_id, nobody, &claim).map(Place))
+        let seated = room.seating.is_any();
+        let pick = self.books().pick(room.pool_id, nobody, &claim);
+        Ok(pick.map(|pick| Place { pick, seated }))
     }
 
     /// Why there is no place now; CAPACITY_UNAVAILABLE when there never could be one.
@@ -177,7 +200,7 @@ impl Capacity {
         place: &Place<'_>,
         allocation_id: AllocationId,
     ) -> Result<Option<i64>, StoreError> {
-        let booking = &place.0.placement.booking;
+        let booking = &place.pick.placement.booking;
         let atoms: Vec<&str> = booking.atoms.iter().map(|atom| atom.as_str()).collect();
         let mems: Vec<i32> = booking.mems.iter().map(|mem| i32::from(*mem)).collect();
         let written = tx
@@ -193,12 +216,16 @@ impl Capacity {
                     &stored(booking.hugepages_1gi),
                     &mems,
                     &room.pool_id.uuid(),
+                    &stored(booking.disk_bytes),
                 ],
             )
             .await?;
         let Some(row) = written.filter(|row| row.get::<_, i64>("booked") == atoms.len() as i64) else {
             return Ok(None);
         };
+        if room.seating.is_any() {
+            self.seat(tx, room, booking.node, allocation_id).await?;
+        }
         wake(tx, SPEC_QUEUE, &spec_key(booking.node)).await?;
         Ok(Some(row.get("version")))
     }
@@ -218,14 +245,23 @@ impl Capacity {
         tx.execute(&sql::INSTANCE_HOLDS_DELETE, &[&room.instance_id.uuid()]).await?;
         self.room_hold(tx, room).await?;
         let claim = room.claim();
-        let values: [&(dyn store::Param + Sync); 3] =
-            [&room.instance_id.uuid(), &stored(claim.cpu_millis), &stored(claim.memory_bytes)];
-        let rebooked = tx.execute(&sql::INSTANCE_REBOOK, &values).await? == 1;
-        if rebooked {
-            // It may have become less.
-            wake(tx, PLACE_QUEUE, &pool_key(room.pool_id)).await?;
-        }
-        Ok(rebooked)
+        let (cpu, memory, disk) =
+            (stored(claim.cpu_millis), stored(claim.memory_bytes), stored(claim.disk_bytes));
+        let pages = stored(claim.hugepages_1gi);
+        let values: [&(dyn store::Param + Sync); 5] =
+            [&room.instance_id.uuid(), &cpu, &memory, &disk, &pages];
+        let Some(row) = tx.query_opt(&sql::INSTANCE_REBOOK, &values).await? else { return Ok(false) };
+        self.seat(tx, room, row.id("node_id"), row.id("allocation_id")).await?;
+        // It may have become less.
+        wake(tx, PLACE_QUEUE, &pool_key(room.pool_id)).await?;
+        Ok(true)
+    }
+
+    /// What the host of an instance would have to advertise for it, and does not.
+    pub async fn room_lacks(&self, tx: &mut Tx<'_>, room: &Room) -> Result<Option<String>, StoreError> {
+        let row = tx.query_opt(&sql::INSTANCE_HOST_CAPABILITIES, &[&room.instance_id.uuid()]).await?;
+        let has: Vec<String> = row.map(|row| row.get("capabilities")).unwrap_or_default();
+        Ok(room.capabilities.iter().find(|name| !has.contains(name)).cloned())
     }
 
     /// Which resource the host of an instance has too little of for this size. None when it has enough by now.
@@ -235,11 +271,18 @@ impl Capacity {
             return Ok(None);
         };
         let claim = room.claim();
-        let is_short = |wanted: u64, column: &str| stored(wanted) > left.get::<_, i64>(column);
+        // None of a disk that nobody counts.
+        let is_short = |wanted: u64, column: &str| {
+            left.get::<_, Option<i64>>(column).is_some_and(|left| stored(wanted) > left)
+        };
         Ok(if is_short(claim.cpu_millis, "cpu_millis") {
             Some("vcpu")
         } else if is_short(claim.memory_bytes, "memory_bytes") {
             Some("memoryGiB")
+        } else if is_short(claim.disk_bytes, "disk_bytes") {
+            Some("diskGiB")
+        } else if is_short(claim.hugepages_1gi, "hugepages_1gi") {
+            Some("hugepages1Gi")
         } else {
             None
         })

@@ -51,13 +51,21 @@ pub(crate) const RULES: &[Sql] = &[
     ),
     sql(
         "what is booked fits what the node offers",
-        "SELECT format('%s: %s of %s, %s of %s, %s of %s', h.node_id, h.cpu, c.cpu_millis, h.memory, c.memory_bytes,
-                       h.pages, c.hugepages_1gi) AS what
-         FROM (SELECT node_id, sum(cpu_millis) AS cpu, sum(memory_bytes) AS memory, sum(hugepages_1gi) AS pages
+        "SELECT format('%s: %s of %s, %s of %s, %s of %s, %s of %s', h.node_id, h.cpu, c.cpu_millis, h.memory, c.memory_bytes,
+                       h.pages, c.hugepages_1gi, h.disk, c.disk_bytes) AS what
+         FROM (SELECT node_id, sum(cpu_millis) AS cpu, sum(memory_bytes) AS memory, sum(hugepages_1gi) AS pages,
+                      sum(disk_bytes) AS disk
                FROM host_bookings GROUP BY node_id) h
          LEFT JOIN node_capacity c ON c.node_id = h.node_id
          WHERE c.node_id IS NULL OR h.cpu > c.cpu_millis OR h.memory > c.memory_bytes OR h.pages > c.hugepages_1gi
+            OR h.disk > c.disk_bytes
          ORDER BY 1",
+    ),
+    sql(
+        "a CPU is pinned to an instance that is there",
+        "SELECT format('%s on %s', p.cpu, p.node_id) AS what FROM pinned_cpus p
+         LEFT JOIN instance_allocations a ON a.allocation_id = p.allocation_id AND a.ended_at IS NULL
+         WHERE a.allocation_id IS NULL ORDER BY 1",
     ),
     sql(
         "a node held whole is held by one",

@@ -54,6 +54,7 @@ mod view;
 
 mod pools;
 mod quotas;
+mod seat;
 
 mod invariants;
 mod sql;
@@ -73,6 +74,7 @@ pub use invariants::{Violation, invariants};
 use many::{Batches, Readers};
 use owner::Owner;
 pub use reconcile::PLACE_QUEUE;
+pub use seat::Seating;
 
 /// Statements on the way of every call or report, for the test that looks at their plans.
 pub fn hot_statements() -> Vec<store::Sql> {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use api::pools::{CreatePool, GetPool, ListPools, Placement, Pool, PoolClass, PoolPolicy, UpdatePool};
-use api::{GpuTotals, List, Method, Named, Ref, Word};
+use api::pools::{
+    CreatePool, GetPool, ListPools, Overcommit, Placement, Pool, PoolClass, PoolPolicy, UpdatePool,
+};
+use api::{GpuTotals, Int, List, Method, Named, Ref, Word};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
 use kernel::module::wake;
@@ -26,6 +28,9 @@ const POOL_UPDATE: Op = Op::new("pool_update");
 /// Memory that a daemon keeps back from holds on its machine, whatever the pool says: offering it would only have the
 /// node refuse.
 const HEADROOM_BYTES: u64 = GIB;
+/// Disk that a daemon keeps back, in the same way: so many bytes, and this share.
+const DISK_KEPT_BYTES: u64 = 2 * GIB;
+const DISK_KEPT_SHARE: u64 = 20;
 
 /// What each machine of a pool keeps for itself, and how often the rest of its CPUs is booked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub(crate) struct Reserve {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     pub cpu_times: u64,
+    pub disk_bytes: u64,
+    pub disk_times: u64,
 }
 
 impl Reserve {
@@ -40,12 +47,22 @@ impl Reserve {
         let reserve = policy.host_reserve.as_ref();
         let vcpu = reserve.and_then(|reserve| reserve.vcpu).map_or(0, |vcpu| vcpu.get());
         let memory_gib = reserve.and_then(|reserve| reserve.memory_gib).map_or(0, |memory| memory.get());
-        let overcommit = policy.overcommit.as_ref().and_then(|overcommit| overcommit.vcpu);
+        let disk_gib = reserve.and_then(|reserve| reserve.disk_gib).map_or(0, |disk| disk.get());
+        let overcommit = policy.overcommit.as_ref();
+        let times = |of: fn(&Overcommit) -> Option<Int<1, 32>>| overcommit.and_then(of).map_or(1, Int::get);
         Self {
             cpu_millis: vcpu * 1000,
             memory_bytes: memory_gib.saturating_mul(GIB).max(HEADROOM_BYTES),
-            cpu_times: overcommit.map_or(1, |times| times.get()),
+            cpu_times: times(|overcommit| overcommit.vcpu),
+            disk_bytes: disk_gib.saturating_mul(GIB).max(DISK_KEPT_BYTES),
+            disk_times: times(|overcommit| overcommit.disk),
         }
+    }
+
+    /// What may be booked of a file system of so many bytes.
+    pub fn disk_of(&self, machine_bytes: u64) -> u64 {
+        let kept = self.disk_bytes.max(machine_bytes / DISK_KEPT_SHARE);
+        machine_bytes.saturating_sub(kept).saturating_mul(self.disk_times)
     }
 }
 
@@ -300,8 +317,11 @@ pub(crate) async fn update(capacity: Capacity, call: Arc<Call>, request: UpdateP
             if policy != old_policy {
                 let reserve = Reserve::of(&policy_of(&policy));
                 let (cpu, memory) = (stored(reserve.cpu_millis), stored(reserve.memory_bytes));
-                let times = stored(reserve.cpu_times);
-                tx.execute(&sql::CAPACITY_RESERVE, &[&pool_id.uuid(), &cpu, &memory, &times]).await?;
+                let (times, disk) = (stored(reserve.cpu_times), stored(reserve.disk_bytes));
+                let disk_times = stored(reserve.disk_times);
+                let values: [&(dyn store::Param + Sync); 6] =
+                    [&pool_id.uuid(), &cpu, &memory, &times, &disk, &disk_times];
+                tx.execute(&sql::CAPACITY_RESERVE, &values).await?;
                 wake(tx, PLACE_QUEUE, &pool_key(pool_id)).await?;
             }
             let data = json!({ "name": name, "changed": changed });

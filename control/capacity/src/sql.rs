@@ -181,15 +181,15 @@ pub const TENANT_GET: Sql =
 
 pub const CAPACITY_LOCK: Sql = sql(
     "node_capacity_lock",
-    "SELECT pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis, machine_memory_bytes, topology,
-       capabilities
+    "SELECT pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis, machine_memory_bytes, disk_bytes,
+       machine_disk_bytes, topology, capabilities
      FROM node_capacity WHERE node_id = $1 FOR NO KEY UPDATE",
 );
 /// What [`CAPACITY_LOCK`] gives, with all that an offer is made of beside the inventory, and nothing locked.
 pub const CAPACITY_KNOWN: Sql = sql(
     "node_capacity_known",
     "SELECT c.pool_id, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.machine_cpu_millis, c.machine_memory_bytes,
-       c.topology, c.capabilities, p.policy, coalesce(s.capabilities, '{}') AS advertised,
+       c.disk_bytes, c.machine_disk_bytes, c.topology, c.capabilities, p.policy, coalesce(s.capabilities, '{}') AS advertised,
        EXISTS (SELECT FROM atom_claims x WHERE x.node_id = c.node_id) AS claims
      FROM node_capacity c JOIN pools p ON p.pool_id = c.pool_id LEFT JOIN node_status s ON s.node_id = c.node_id
      WHERE c.node_id = $1",
@@ -197,13 +197,14 @@ pub const CAPACITY_KNOWN: Sql = sql(
 pub const CAPACITY_PUT: Sql = sql(
     "node_capacity_put",
     "INSERT INTO node_capacity (node_id, pool_id, cpu_millis, memory_bytes, hugepages_1gi, machine_cpu_millis,
-       machine_memory_bytes, topology, capabilities)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+       machine_memory_bytes, topology, capabilities, disk_bytes, machine_disk_bytes)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
      ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id,
        kept_for = CASE WHEN node_capacity.pool_id = excluded.pool_id THEN node_capacity.kept_for END, cpu_millis = excluded.cpu_millis,
        memory_bytes = excluded.memory_bytes, hugepages_1gi = excluded.hugepages_1gi,
        machine_cpu_millis = excluded.machine_cpu_millis, machine_memory_bytes = excluded.machine_memory_bytes,
-       topology = excluded.topology, capabilities = excluded.capabilities",
+       topology = excluded.topology, capabilities = excluded.capabilities, disk_bytes = excluded.disk_bytes,
+       machine_disk_bytes = excluded.machine_disk_bytes",
 );
 pub const CAPACITY_TOUCH: Sql = sql(
     "node_capacity_touch",
@@ -237,7 +238,9 @@ pub const CAPACITY_LEAVE: Sql = sql(
 pub const CAPACITY_RESERVE: Sql = sql(
     "node_capacity_reserve",
     "UPDATE node_capacity SET cpu_millis = greatest(machine_cpu_millis - $2, 0) * $4::bigint,
-       memory_bytes = greatest(machine_memory_bytes - $3, 0)
+       memory_bytes = greatest(machine_memory_bytes - $3, 0),
+       disk_bytes = CASE WHEN machine_disk_bytes IS NOT NULL
+         THEN greatest(machine_disk_bytes - greatest($5::bigint, machine_disk_bytes / 20), 0) * $6::bigint END
      WHERE pool_id = $1",
 );
 pub const ATOMS_OF_NODE: Sql = sql(
@@ -296,18 +299,20 @@ pub const BOOKS_BOOKED: Sql = sql(
     "books_booked",
     "SELECT c.node_id, c.version, c.offer_version,
        ARRAY(SELECT b.atom FROM bookings b WHERE b.node_id = c.node_id) AS atoms,
-       h.cpu_millis, h.memory_bytes, h.hugepages_1gi, h.whole_node, h.bound
+       h.cpu_millis, h.memory_bytes, h.hugepages_1gi, h.disk_bytes, h.whole_node, h.bound
      FROM node_capacity c CROSS JOIN LATERAL (
        SELECT coalesce(sum(h.cpu_millis), 0)::bigint AS cpu_millis, coalesce(sum(h.memory_bytes), 0)::bigint AS memory_bytes,
-         coalesce(sum(h.hugepages_1gi), 0)::bigint AS hugepages_1gi, coalesce(bool_or(h.whole_node), false) AS whole_node,
+         coalesce(sum(h.hugepages_1gi), 0)::bigint AS hugepages_1gi, coalesce(sum(h.disk_bytes), 0)::bigint AS disk_bytes,
+         coalesce(bool_or(h.whole_node), false) AS whole_node,
          jsonb_agg(jsonb_build_object('cpuMillis', h.cpu_millis, 'memoryBytes', h.memory_bytes,
-           'hugepages1Gi', h.hugepages_1gi, 'mems', h.mems, 'wholeNode', h.whole_node)) FILTER (WHERE h.mems <> '{}') AS bound
+           'hugepages1Gi', h.hugepages_1gi, 'diskBytes', h.disk_bytes, 'mems', h.mems, 'wholeNode', h.whole_node)) FILTER (WHERE h.mems <> '{}') AS bound
        FROM host_bookings h WHERE h.node_id = c.node_id) h
      WHERE c.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) ORDER BY c.node_id",
 );
 pub const BOOKS_NODES: Sql = sql(
     "books_nodes",
-    "SELECT c.node_id, c.pool_id, c.version, c.offer_version, c.kept_for, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.topology, p.policy,
+    "SELECT c.node_id, c.pool_id, c.version, c.offer_version, c.kept_for, c.cpu_millis, c.memory_bytes, c.hugepages_1gi, c.disk_bytes,
+       c.topology, p.policy,
        n.name, n.state, n.cordoned_at, n.cordoned_by, n.cordon_reason, n.draining_at, n.quarantined_at,
        n.quarantine_reason, n.labels, c.capabilities,
        (SELECT jsonb_agg(jsonb_build_object('atom', a.atom, 'model', a.model, 'memoryBytes', a.memory_bytes,
@@ -316,7 +321,7 @@ pub const BOOKS_NODES: Sql = sql(
         FROM atoms a LEFT JOIN bookings b ON b.node_id = a.node_id AND b.atom = a.atom
         WHERE a.node_id = c.node_id AND (a.health <> 'absent' OR b.atom IS NOT NULL)) AS devices,
        (SELECT jsonb_agg(jsonb_build_object('cpuMillis', h.cpu_millis, 'memoryBytes', h.memory_bytes,
-                 'hugepages1Gi', h.hugepages_1gi, 'mems', h.mems, 'wholeNode', h.whole_node))
+                 'hugepages1Gi', h.hugepages_1gi, 'diskBytes', h.disk_bytes, 'mems', h.mems, 'wholeNode', h.whole_node))
         FROM host_bookings h WHERE h.node_id = c.node_id) AS booked
      FROM node_capacity c JOIN nodes n ON n.node_id = c.node_id
      LEFT JOIN pools p ON p.pool_id = c.pool_id

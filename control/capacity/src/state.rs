@@ -76,6 +76,7 @@ impl Ask {
             cpu_millis: u64::from(self.vcpu) * 1000,
             memory_bytes: self.memory_mib.saturating_mul(MIB),
             hugepages_1gi: self.hugepages_1gi,
+            disk_bytes: 0,
             whole_node: self.whole_node,
             selector: self.selector.clone(),
             avoid: avoid.into_iter().collect(),

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use api::flavors::{CreateFlavor, Flavor, GetFlavor, ListFlavors};
+use api::flavors::{CreateFlavor, Flavor, FlavorPlacement, GetFlavor, ListFlavors, PageSize};
 use api::pools::PoolClass;
-use api::{List, Method, Named};
+use api::{List, Method, Named, Word};
+use capacity::Seating;
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
 use kernel::page::Page;
@@ -33,9 +34,18 @@ fn view(row: &Row) -> Flavor {
         disk_gib: shape.disk_gib,
         gpus: shape.gpus,
         gpu_model: shape.gpu_model,
+        placement: placement(shape.seating),
         created_at: created_at.into(),
         age_seconds: row.ts("now").since(created_at).as_secs(),
     }
+}
+
+fn placement(seating: Seating) -> Option<FlavorPlacement> {
+    seating.is_any().then(|| FlavorPlacement {
+        numa_affine: seating.numa_affine,
+        pinned: seating.pinned,
+        hugepages: seating.hugepages_1gi.then_some(Word(PageSize::OneGi)),
+    })
 }
 
 fn resource(id: FlavorId, tenant_id: TenantId, pool: &str) -> Resource {
@@ -82,6 +92,9 @@ pub(crate) async fn create(
             let (vcpu, gpus) =
                 (small(request.vcpu.get_u32()), small(request.gpus.map_or(0, |gpus| gpus.get_u32())));
             let (memory, disk) = (stored(request.memory_mib()), stored(request.disk_gib.get()));
+            let placement = request.placement.clone().unwrap_or_default();
+            let (numa_affine, pinned) = (placement.numa_affine, placement.pinned);
+            let hugepages = placement.hugepages.map(|size| size.0.name());
             let (key, pool, this) = (key.as_ref(), &pool, &instances);
             let made = call.tx(instances.store(), FLAVOR_CREATE, |tx| {
                 Box::pin(async move {
@@ -90,8 +103,19 @@ pub(crate) async fn create(
                     {
                         return kernel::idempotency::made(&made);
                     }
-                    let values: [&(dyn store::Param + Sync); 8] =
-                        [&fresh.uuid(), &pool.id.uuid(), &name, &vcpu, &memory, &disk, &gpus, &gpu_model];
+                    let values: [&(dyn store::Param + Sync); 11] = [
+                        &fresh.uuid(),
+                        &pool.id.uuid(),
+                        &name,
+                        &vcpu,
+                        &memory,
+                        &disk,
+                        &gpus,
+                        &gpu_model,
+                        &numa_affine,
+                        &pinned,
+                        &hugepages,
+                    ];
                     tx.execute(&sql::FLAVOR_INSERT, &values).await?;
                     let data = json!({ "name": name, "poolId": pool.id.to_string() });
                     let kind = EventKind::FlavorCreated;

@@ -103,6 +103,11 @@ impl Instances {
         let Some(node_id) = held.node_id else {
             return Err(refused("the instance is on no host".to_owned()));
         };
+        if let Some(name) = self.capacity().room_lacks(tx, &after.room()).await? {
+            let message = format!("its host's daemon does not advertise {name}: update it");
+            let refused = ApiError::new(ErrorCode::Unsupported, message).detail("reason", "capability");
+            return Err(Stop::Fault(refused.into()));
+        }
         // It may have become another since it was read.
         check(&held.shape, &after.shape).map_err(|refused| Stop::Fault(refused.into()))?;
         let shape = &after.shape;
@@ -139,8 +144,8 @@ impl Instances {
             Stop::Taken => match self.capacity().room_short_of(room).await {
                 Ok(Some(resource)) => {
                     let message = format!(
-                        "its host has too little {resource} for {} vCPUs and {} MiB: choose a smaller flavor, or make a new instance",
-                        after.shape.vcpu, after.shape.memory_mib
+                        "its host has too little {resource} for {} vCPUs, {} MiB and a disk of {} GiB: choose a smaller flavor, or make a new instance",
+                        after.shape.vcpu, after.shape.memory_mib, after.shape.disk_gib
                     );
                     ApiError::new(ErrorCode::CapacityUnavailable, message).detail("resource", resource).into()
                 }

@@ -17,7 +17,8 @@ use serde_json::Value;
 use store::{Row, RowExt, StoreError, Tx};
 use uuid::Uuid;
 use wire::proto::agent::{
-    DesiredInstance, ImageFormat, InstanceImage, InstanceNic, InstanceSpec, NetworkPolicy, NodeSpec,
+    DesiredInstance, ImageFormat, InstanceImage, InstanceNic, InstancePlacement, InstanceSpec, NetworkPolicy,
+    NodeSpec,
 };
 
 use crate::ipam::{bridge, mac, policy_of};
@@ -46,11 +47,19 @@ struct Entry {
     address: Option<String>,
     allocation_id: AllocationId,
     atoms: Vec<String>,
+    /// Of its host, as the kernel lists them; empty for any.
+    cpus: String,
+    mems: String,
+    hugepages_1gi: bool,
+    /// How often the host's disk is promised.
+    disk_times: u64,
 }
 
 impl Entry {
     fn of_row(row: &Row) -> Result<Self, StoreError> {
         let format = ApiFormat::parse(row.get("format"));
+        let policy = policy_of(&row.get::<_, Value>("policy"));
+        let disk_times = policy.overcommit.as_ref().and_then(|overcommit| overcommit.disk);
         Ok(Self {
             id: row.id("instance_id"),
             name: row.get("name"),
@@ -66,10 +75,14 @@ impl Entry {
             format: format.ok_or_else(|| StoreError::decode("nodes_instances", "column \"format\""))?,
             ssh_keys: row.get("ssh_keys"),
             network_policy: network_policy(row)?,
-            network: policy_of(&row.get::<_, Value>("policy")).network,
+            disk_times: disk_times.map_or(1, |times| times.get()),
+            network: policy.network,
             address: row.get("address"),
             allocation_id: row.id("allocation_id"),
             atoms: row.get("atoms"),
+            cpus: row.get("cpus"),
+            mems: row.get("mems"),
+            hugepages_1gi: row.get::<_, Option<&str>>("hugepages").is_some(),
         })
     }
 }
@@ -94,6 +107,13 @@ fn nic(entry: &Entry) -> InstanceNic {
             .map(|(_, network)| network.nameservers.as_slice().iter().map(ToString::to_string).collect())
             .unwrap_or_default(),
     }
+}
+
+/// None for one that may be anywhere.
+fn placement(entry: &Entry) -> Option<InstancePlacement> {
+    let hugepage_bytes = if entry.hugepages_1gi { GIB } else { 0 };
+    let placement = InstancePlacement { cpus: entry.cpus.clone(), mems: entry.mems.clone(), hugepage_bytes };
+    (placement != InstancePlacement::default()).then_some(placement)
 }
 
 fn spec(entry: &Entry) -> InstanceSpec {
@@ -130,6 +150,8 @@ fn spec(entry: &Entry) -> InstanceSpec {
         gpu_device_ids: entry.atoms.clone(),
         network_policy: policy.into(),
         ssh_from_host_only: false,
+        placement: placement(entry),
+        disk_backed_bytes: entry.disk_gib.saturating_mul(GIB).div_ceil(entry.disk_times),
     }
 }
 
@@ -204,6 +226,10 @@ mod tests {
             address: Some("10.0.0.2".to_owned()),
             allocation_id: AllocationId::from_uuid(Uuid::from_u128(8)),
             atoms: Vec::new(),
+            cpus: String::new(),
+            mems: String::new(),
+            hugepages_1gi: false,
+            disk_times: 1,
         }
     }
 
@@ -218,6 +244,23 @@ mod tests {
         assert_eq!((nic.bridge.as_str(), nic.addresses.as_slice()), ("vm0", &["10.0.0.2/24".to_owned()][..]));
         assert_eq!((nic.gateways.len(), nic.nameservers.len()), (1, 2));
         assert!(spec.hostname.starts_with("inst-") && !spec.hostname.contains('_'), "{}", spec.hostname);
+    }
+
+    #[test]
+    fn an_entry_says_what_of_its_host_it_has() {
+        let plain = spec(&entry(DesiredPower::Running));
+        assert_eq!((plain.placement, plain.disk_backed_bytes), (None, 10 << 30));
+        let seated = Entry {
+            cpus: "4-5".to_owned(),
+            mems: "1".to_owned(),
+            hugepages_1gi: true,
+            disk_times: 3,
+            ..entry(DesiredPower::Running)
+        };
+        let seated = spec(&seated);
+        let placement = seated.placement.unwrap();
+        assert_eq!((placement.cpus.as_str(), placement.mems.as_str()), ("4-5", "1"));
+        assert_eq!((placement.hugepage_bytes, seated.disk_backed_bytes), (1 << 30, 3_579_139_414));
     }
 
     #[test]

@@ -15,15 +15,15 @@ pub use images::*;
 
 pub const FLAVOR_INSERT: Sql = sql(
     "flavor_insert",
-    "INSERT INTO flavors (flavor_id, pool_id, name, vcpu, memory_mib, disk_gib, gpus, gpu_model)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    "INSERT INTO flavors (flavor_id, pool_id, name, vcpu, memory_mib, disk_gib, gpus, gpu_model, numa_affine, pinned, hugepages)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 );
 
 macro_rules! flavor_select {
     ($rest:literal) => {
         concat!(
             "SELECT f.flavor_id, f.pool_id, f.name, f.vcpu, f.memory_mib, f.disk_gib, f.gpus, f.gpu_model, f.created_at,
-       p.name AS pool_name, p.tenant_id, compute_now() AS now
+       f.numa_affine, f.pinned, f.hugepages, p.name AS pool_name, p.tenant_id, compute_now() AS now
      FROM flavors f JOIN pools p ON p.pool_id = f.pool_id ",
             $rest
         )
@@ -123,8 +123,8 @@ pub const INSTANCE_INSERT: Sql = sql(
 pub const INSTANCE_LOCK: Sql = sql(
     "instance_lock",
     "SELECT i.tenant_id, i.pool_id, i.state, i.desired, i.revision, i.said_reason, i.said_message,
-       i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model
-     FROM instances i WHERE i.instance_id = $1 FOR NO KEY UPDATE",
+       i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, f.numa_affine, f.pinned, f.hugepages
+     FROM instances i JOIN flavors f ON f.flavor_id = i.flavor_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF i",
 );
 /// Of an instance that is locked: only who has its lock gives it a place or takes it.
 pub const INSTANCE_PLACE: Sql = sql(
@@ -184,6 +184,7 @@ macro_rules! instance_select {
        i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, i.waiting_reason, i.said_reason, i.said_message,
        i.said_at, i.state_since, i.created_at, i.updated_at, i.ended_at,
        t.name AS tenant_name, p.name AS pool_name, u.name AS created_by_name, f.name AS flavor_name,
+       f.numa_affine, f.pinned, f.hugepages, a.degraded, a.placed_at,
        g.name AS image_name, g.verified AS image_verified, g.login_user,
        a.allocation_id, a.node_id, n.name AS node_name, n.state AS node_state, s.last_heartbeat_at,
        host(l.address) AS address, compute_now() AS now
@@ -244,11 +245,12 @@ pub const ADDRESSES_RETURN: Sql = sql(
 
 pub const NODES_INSTANCES: Sql = sql(
     "nodes_instances",
-    "SELECT a.node_id, a.allocation_id, a.atoms, i.instance_id, i.name, i.desired, i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib,
+    "SELECT a.node_id, a.allocation_id, a.atoms, a.cpus, a.mems, f.hugepages, i.instance_id, i.name, i.desired, i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib,
        i.ssh_keys, i.revision, i.boot, g.url, g.sha256, g.format, p.policy, host(l.address) AS address
      FROM instance_allocations a
      JOIN instances i ON i.instance_id = a.instance_id
      JOIN images g ON g.image_id = i.image_id
+     JOIN flavors f ON f.flavor_id = i.flavor_id
      JOIN pools p ON p.pool_id = i.pool_id
      LEFT JOIN ip_leases l ON l.allocation_id = a.allocation_id
      WHERE a.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND a.ended_at IS NULL ORDER BY a.node_id, i.instance_id",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::instances::NetworkPolicy;
-use capacity::Room;
+use capacity::{Room, Seating};
 use kernel::Fault;
 use kernel::ports::iam::Resource;
 use model::lifecycle::{DesiredPower, InstanceEvent, InstanceState, NodeState};
@@ -21,6 +21,7 @@ pub(crate) struct Shape {
     pub disk_gib: u64,
     pub gpus: u32,
     pub gpu_model: Option<String>,
+    pub seating: Seating,
 }
 
 impl Shape {
@@ -32,6 +33,11 @@ impl Shape {
             disk_gib: whole(row.get("disk_gib")),
             gpus: small("gpus"),
             gpu_model: row.get("gpu_model"),
+            seating: Seating {
+                numa_affine: row.get("numa_affine"),
+                pinned: row.get("pinned"),
+                hugepages_1gi: row.get::<_, Option<&str>>("hugepages").is_some(),
+            },
         }
     }
 }
@@ -78,7 +84,8 @@ impl Subject {
             NetworkPolicy::Egress => None,
             NetworkPolicy::Private | NetworkPolicy::None => Some(NETWORK_POLICY.to_owned()),
         };
-        rules.into_iter().chain([capability(&self.runtime)]).collect()
+        let seats = self.shape.seating.is_any().then(|| PLACEMENT.to_owned());
+        rules.into_iter().chain(seats).chain([capability(&self.runtime)]).collect()
     }
 
     /// What it needs of a host.
@@ -94,6 +101,7 @@ impl Subject {
             gpus: shape.gpus,
             gpu_model: shape.gpu_model.clone(),
             capabilities: self.capabilities(),
+            seating: shape.seating,
         }
     }
 }
@@ -105,6 +113,10 @@ pub(crate) fn network_policy(row: &Row) -> Result<NetworkPolicy, StoreError> {
 
 /// What a host advertises that sees to whom its instances speak with.
 const NETWORK_POLICY: &str = "instance.network-policy";
+
+/// What a host advertises that gives its instances the CPUs, memory and pages that they are to have. An older one would
+/// drop that unseen.
+const PLACEMENT: &str = "instance.placement";
 
 /// What a host advertises for each driver that it runs.
 pub(crate) fn capability(runtime: &str) -> String {
@@ -120,6 +132,9 @@ pub(crate) struct Placed {
     pub node_state: NodeState,
     pub last_heartbeat_at: Option<Timestamp>,
     pub address: Option<String>,
+    pub placed_at: Timestamp,
+    /// Why it does not have what its flavor asks for of the host; empty when it has.
+    pub degraded: String,
 }
 
 #[derive(Debug, Clone)]
@@ -211,6 +226,8 @@ fn placed_of(row: &Row) -> Result<Option<Placed>, StoreError> {
         node_state,
         last_heartbeat_at: row.opt_ts("last_heartbeat_at"),
         address: row.get("address"),
+        placed_at: row.ts("placed_at"),
+        degraded: row.get("degraded"),
     }))
 }
 

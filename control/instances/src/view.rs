@@ -78,6 +78,11 @@ fn conditions(stored: &Stored) -> Vec<Condition> {
         if let Some((reason, message)) = silence(placed) {
             conditions.push(condition("Degraded", Severity::Warning, reason, message, heard));
         }
+        if !placed.degraded.is_empty() {
+            let why = placed.degraded.clone();
+            let since = placed.placed_at;
+            conditions.push(condition("PlacementDegraded", Severity::Warning, "host-cannot", why, since));
+        }
     }
     conditions
 }

@@ -1,5 +1,6 @@
 //! This machine.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use wire::inventory::{GpuSample, MemoryInfo, NodeInventory, PressureReport, Unread};
@@ -21,6 +22,8 @@ pub struct HostHardware {
     follower: Arc<Mutex<Follower>>,
     cpu_times: Arc<Mutex<Option<CpuTimes>>>,
     readers: Readers,
+    /// Where instances' disks are.
+    instances: Option<PathBuf>,
 }
 
 impl HostHardware {
@@ -31,6 +34,35 @@ impl HostHardware {
             follower: Arc::default(),
             cpu_times: Arc::default(),
             readers: Readers::default(),
+            instances: None,
+        }
+    }
+
+    /// Of a machine that runs instances, whose disks are below this folder.
+    pub fn with_instances_in(self, dir: PathBuf) -> Self {
+        Self { instances: Some(dir), ..self }
+    }
+
+    fn read_files(&self) -> NodeInventory {
+        let root = &self.root;
+        let mut disks = section::disks(root);
+        if let Some(dir) = &self.instances {
+            match section::file_system_bytes(dir) {
+                Ok(bytes) => disks.instances_bytes = Some(bytes),
+                Err(err) => {
+                    let (what, why) = ("instancesBytes".to_owned(), err.kind().to_string());
+                    disks.unread.push(Unread { what, why });
+                }
+            }
+        }
+        NodeInventory {
+            system: section::system(root),
+            cpu: section::cpu(root),
+            memory: section::memory(root),
+            disks,
+            nics: section::nics(root),
+            os: section::os(root),
+            ..NodeInventory::default()
         }
     }
 
@@ -95,16 +127,8 @@ fn nothing_read(stalled: Stalled) -> NodeInventory {
 impl Hardware for HostHardware {
     fn inventory(&self) -> BoxFuture<'_, NodeInventory> {
         Box::pin(async move {
-            let root = self.root.clone();
-            let files = self.readers.read(move || NodeInventory {
-                system: section::system(&root),
-                cpu: section::cpu(&root),
-                memory: section::memory(&root),
-                disks: section::disks(&root),
-                nics: section::nics(&root),
-                os: section::os(&root),
-                ..NodeInventory::default()
-            });
+            let this = self.clone();
+            let files = self.readers.read(move || this.read_files());
             let gpus = section::gpus(&self.root, &*self.commands, &self.readers);
             let (files, gpus) = tokio::join!(files, gpus);
             NodeInventory { gpus, ..files.unwrap_or_else(nothing_read) }

@@ -194,7 +194,8 @@ fn disks(inventory: &NodeInventory) -> Vec<String> {
             disk.serial.as_ref().map(|serial| format!("serial {serial}")),
         ])
     };
-    inventory.disks.disks.iter().map(disk).collect()
+    let instances = inventory.disks.instances_bytes.map(|size| format!("instances on {}", bytes(size)));
+    inventory.disks.disks.iter().map(disk).chain(instances).collect()
 }
 
 fn nics(inventory: &NodeInventory) -> Vec<String> {

@@ -9,9 +9,9 @@ mod os;
 mod system;
 
 pub use cpu::read as cpu;
-pub use disks::read as disks;
+pub use disks::{file_system_bytes, read as disks};
 pub use gpus::collect as gpus;
-pub use memory::read as memory;
+pub use memory::{free_pages as free_huge_pages, read as memory};
 pub use nics::read as nics;
 pub use os::{boot_id, read as os};
 pub use system::read as system;

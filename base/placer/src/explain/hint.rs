@@ -16,9 +16,9 @@ const SPLIT_MAX: u32 = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
-    /// The most GPUs that fit one node now, with CPU, memory and pages in proportion.
+    /// The most GPUs that fit one node now, with all else in proportion.
     Gpus { gpus: u32 },
-    /// As many GPUs in all on several nodes at once, `gpus` on each, with CPU, memory and pages in proportion.
+    /// As many GPUs in all on several nodes at once, `gpus` on each, with all else in proportion.
     Split { nodes: u32, gpus: u32 },
     /// As many GPUs of another model.
     Model { model: Text },
@@ -28,6 +28,8 @@ pub enum Hint {
     MemoryBytes { memory_bytes: u64 },
     /// The most pages of 1 GiB that fit.
     Hugepages1gi { hugepages_1gi: u64 },
+    /// The most disk that fits, in whole GiB.
+    DiskBytes { disk_bytes: u64 },
     /// A node whose labels do not match would take it.
     WithoutSelector,
     /// A node to avoid would take it.
@@ -70,6 +72,9 @@ pub(super) fn hints(
     if let Some(pages) = most(claim.hugepages_1gi, &|claim, pages| claim.hugepages_1gi = pages) {
         hints.push(Hint::Hugepages1gi { hugepages_1gi: pages });
     }
+    if let Some(gib) = most(claim.disk_bytes.div_ceil(GIB), &|claim, gib| claim.disk_bytes = gib * GIB) {
+        hints.push(Hint::DiskBytes { disk_bytes: gib * GIB });
+    }
     if !claim.selector.is_empty() && fits(&|claim| claim.selector.clear()).is_some() {
         hints.push(Hint::WithoutSelector);
     }
@@ -107,6 +112,7 @@ fn part(claim: &Claim, gpus: u32) -> Claim {
         cpu_millis: share(claim.cpu_millis),
         memory_bytes: share(claim.memory_bytes),
         hugepages_1gi: share(claim.hugepages_1gi),
+        disk_bytes: share(claim.disk_bytes),
         ..claim.clone()
     }
 }
@@ -138,6 +144,7 @@ impl fmt::Display for Hint {
             Hint::CpuMillis { cpu_millis } => write!(f, "{} CPUs would fit", cpu_millis / 1000),
             Hint::MemoryBytes { memory_bytes } => write!(f, "{} GiB of memory would fit", memory_bytes / GIB),
             Hint::Hugepages1gi { hugepages_1gi } => write!(f, "{hugepages_1gi} pages of 1 GiB would fit"),
+            Hint::DiskBytes { disk_bytes } => write!(f, "{} GiB of disk would fit", disk_bytes / GIB),
             Hint::WithoutSelector => f.write_str("it would fit without the label selector"),
             Hint::WithoutAvoid => f.write_str("it would fit on a node to avoid"),
             Hint::Wait { nodes: 1 } => f.write_str("1 node waits for what is booked on it"),

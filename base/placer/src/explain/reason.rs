@@ -83,6 +83,11 @@ pub enum Reason {
         total: u64,
         wanted: u64,
     },
+    DiskFree {
+        free_bytes: u64,
+        total_bytes: u64,
+        wanted_bytes: u64,
+    },
 }
 
 /// None when the node takes the claim.
@@ -210,10 +215,17 @@ fn host(node: &Node, claim: &Claim) -> Option<Reason> {
             wanted_bytes: claim.memory_bytes,
         });
     }
-    short(host.hugepages_1gi, claim.hugepages_1gi).then(|| Reason::HugepagesFree {
-        free: host.hugepages_1gi.free(),
-        total: host.hugepages_1gi.total,
-        wanted: claim.hugepages_1gi,
+    if short(host.hugepages_1gi, claim.hugepages_1gi) {
+        return Some(Reason::HugepagesFree {
+            free: host.hugepages_1gi.free(),
+            total: host.hugepages_1gi.total,
+            wanted: claim.hugepages_1gi,
+        });
+    }
+    short(host.disk_bytes, claim.disk_bytes).then(|| Reason::DiskFree {
+        free_bytes: host.disk_bytes.free(),
+        total_bytes: host.disk_bytes.total,
+        wanted_bytes: claim.disk_bytes,
     })
 }
 
@@ -238,6 +250,7 @@ impl Reason {
             Reason::CpuFree { .. } => "cpu-free",
             Reason::MemoryFree { .. } => "memory-free",
             Reason::HugepagesFree { .. } => "hugepages-free",
+            Reason::DiskFree { .. } => "disk-free",
         }
     }
 
@@ -246,7 +259,8 @@ impl Reason {
         match self {
             Reason::HeldWhole | Reason::GpusFree { .. } | Reason::NotEmpty { .. } => true,
             Reason::CpuFree { total_millis, wanted_millis, .. } => total_millis >= wanted_millis,
-            Reason::MemoryFree { total_bytes, wanted_bytes, .. } => total_bytes >= wanted_bytes,
+            Reason::MemoryFree { total_bytes, wanted_bytes, .. }
+            | Reason::DiskFree { total_bytes, wanted_bytes, .. } => total_bytes >= wanted_bytes,
             Reason::HugepagesFree { total, wanted, .. } => total >= wanted,
             Reason::NotReady { .. }
             | Reason::Cordoned(_)
@@ -272,9 +286,10 @@ impl Reason {
             Reason::LabelMismatch { key, .. } => key.clone(),
             Reason::WrongModel { has, .. } => has.join("\0"),
             // A node that never could is another matter than one that cannot now.
-            Reason::CpuFree { .. } | Reason::MemoryFree { .. } | Reason::HugepagesFree { .. } => {
-                self.passes_with_time().to_string()
-            }
+            Reason::CpuFree { .. }
+            | Reason::MemoryFree { .. }
+            | Reason::HugepagesFree { .. }
+            | Reason::DiskFree { .. } => self.passes_with_time().to_string(),
             Reason::Draining
             | Reason::Avoided
             | Reason::HeldWhole
@@ -295,7 +310,7 @@ impl Reason {
             Reason::GpusFree { free, .. } => u64::from(*free),
             Reason::NotEmpty { gpus, .. } => u64::from(u32::MAX - gpus),
             Reason::CpuFree { free_millis, .. } => *free_millis,
-            Reason::MemoryFree { free_bytes, .. } => *free_bytes,
+            Reason::MemoryFree { free_bytes, .. } | Reason::DiskFree { free_bytes, .. } => *free_bytes,
             Reason::HugepagesFree { free, .. } => *free,
             Reason::NotReady { .. }
             | Reason::Cordoned(_)
@@ -383,6 +398,10 @@ impl fmt::Display for Reason {
             }
             Reason::HugepagesFree { free, total, wanted } => {
                 write!(f, "{free} of {total} pages of 1 GiB free, {wanted} wanted")
+            }
+            Reason::DiskFree { free_bytes, total_bytes, wanted_bytes } => {
+                let (free, total) = (gib(*free_bytes), gib(*total_bytes));
+                write!(f, "{free} of {total} GiB of disk free, {} wanted", gib(*wanted_bytes))
             }
         }
     }

@@ -14,6 +14,7 @@ pub(crate) struct Entry {
     pub id: NodeId,
     pub slot: Slot,
     pub hugepages_1gi_free: u64,
+    pub disk_bytes_free: u64,
     /// Of the labels that many nodes carry; see `Labels`.
     pub label_bits: u128,
 }
@@ -33,6 +34,7 @@ pub(crate) struct Ask {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     pub hugepages_1gi: u64,
+    pub disk_bytes: u64,
     pub label_bits: u128,
 }
 
@@ -42,6 +44,7 @@ pub(crate) struct Most {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     pub hugepages_1gi: u64,
+    pub disk_bytes: u64,
     pub label_bits: u128,
     /// There are any.
     pub some: bool,
@@ -54,6 +57,7 @@ impl Most {
             && self.cpu_millis >= ask.cpu_millis
             && self.memory_bytes >= ask.memory_bytes
             && self.hugepages_1gi >= ask.hugepages_1gi
+            && self.disk_bytes >= ask.disk_bytes
             && self.label_bits & ask.label_bits == ask.label_bits
     }
 
@@ -62,6 +66,7 @@ impl Most {
             cpu_millis: self.cpu_millis.max(other.cpu_millis),
             memory_bytes: self.memory_bytes.max(other.memory_bytes),
             hugepages_1gi: self.hugepages_1gi.max(other.hugepages_1gi),
+            disk_bytes: self.disk_bytes.max(other.disk_bytes),
             label_bits: self.label_bits | other.label_bits,
             some: self.some || other.some,
         }
@@ -74,6 +79,7 @@ impl From<&Entry> for Most {
             cpu_millis: entry.cpu_millis_free,
             memory_bytes: entry.memory_bytes_free,
             hugepages_1gi: entry.hugepages_1gi_free,
+            disk_bytes: entry.disk_bytes_free,
             label_bits: entry.label_bits,
             some: true,
         }
@@ -206,6 +212,7 @@ fn has(entry: &Entry, ask: &Ask) -> bool {
     entry.cpu_millis_free >= ask.cpu_millis
         && entry.memory_bytes_free >= ask.memory_bytes
         && entry.hugepages_1gi_free >= ask.hugepages_1gi
+        && entry.disk_bytes_free >= ask.disk_bytes
         && entry.label_bits & ask.label_bits == ask.label_bits
 }
 

@@ -61,6 +61,7 @@ impl Snapshot {
             step.shift(&mut node.host.cpu_millis, booking.cpu_millis);
             step.shift(&mut node.host.memory_bytes, booking.memory_bytes);
             step.shift(&mut node.host.hugepages_1gi, booking.hugepages_1gi);
+            step.shift(&mut node.host.disk_bytes, booking.disk_bytes);
             for (nth, at) in numa.iter().enumerate() {
                 let share = |amount| Booking::share(amount, numa.len(), nth);
                 step.shift(&mut node.numa[*at].memory_bytes, share(booking.memory_bytes));
@@ -134,6 +135,7 @@ fn check_amounts(node: &Node, booking: &Booking, numa: &[usize], step: Move) -> 
     step.check(node.id, "millis of CPU", node.host.cpu_millis, booking.cpu_millis)?;
     step.check(node.id, "bytes of memory", node.host.memory_bytes, booking.memory_bytes)?;
     step.check(node.id, "pages of 1 GiB", node.host.hugepages_1gi, booking.hugepages_1gi)?;
+    step.check(node.id, "bytes of disk", node.host.disk_bytes, booking.disk_bytes)?;
     for (nth, at) in numa.iter().enumerate() {
         let view = &node.numa[*at];
         let share = |amount| Booking::share(amount, numa.len(), nth);

@@ -141,7 +141,7 @@ impl Node {
     pub fn is_unused(&self) -> bool {
         let host = &self.host;
         !self.held_whole
-            && [host.cpu_millis, host.memory_bytes, host.hugepages_1gi]
+            && [host.cpu_millis, host.memory_bytes, host.hugepages_1gi, host.disk_bytes]
                 .iter()
                 .all(|amount| amount.booked == 0)
             && self.devices.iter().all(|device| !device.booked)
@@ -164,6 +164,7 @@ impl Node {
             id: self.id,
             slot,
             hugepages_1gi_free: self.host.hugepages_1gi.free(),
+            disk_bytes_free: self.host.disk_bytes.free(),
             label_bits: self.label_bits,
         }
     }

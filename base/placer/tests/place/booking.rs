@@ -9,6 +9,7 @@ fn booking(atoms: &[&AtomId]) -> Booking {
         cpu_millis: 1_000,
         memory_bytes: 1_001,
         hugepages_1gi: 1,
+        disk_bytes: 1,
         mems: vec![0, 1],
         whole_node: false,
     }
@@ -45,6 +46,7 @@ fn a_refused_booking_changes_nothing() {
         with(&|booking| booking.cpu_millis = 64_001),
         with(&|booking| booking.memory_bytes = u64::MAX),
         with(&|booking| booking.hugepages_1gi = 9),
+        with(&|booking| booking.disk_bytes = 1 << 50),
         with(&|booking| booking.mems = vec![1, 0]),
         with(&|booking| booking.mems = vec![0, 2]),
         with(&|booking| booking.mems = vec![0, 0]),

@@ -40,6 +40,12 @@ fn any_node(number: u128) -> impl Strategy<Value = NodeView> {
         }
         view.host.cpu_millis.total = 8_000 << cpus;
         view.host.memory_bytes.total = (64 << gib) * GIB;
+        // One in four does not tell.
+        view.host.disk_bytes = if gib == 2 && cpus > 0 {
+            placer::Amount::UNBOUNDED
+        } else {
+            placer::Amount::unbooked((64 << gib) * GIB)
+        };
         view.standing = standing;
         view.labels.insert("tier".to_owned(), format!("t{tier}"));
         if tier == 2 {
@@ -57,17 +63,19 @@ fn claim() -> impl Strategy<Value = Claim> {
         0..9u64,
         0..40u64,
         prop_oneof![4 => Just(0u64), 1 => 1..3u64],
+        prop_oneof![3 => Just(0u64), 1 => 1..200u64],
     );
     let tier = proptest::option::weighted(0.2, 0..4u8);
     let avoid = proptest::collection::btree_set(1..=u128::from(NODES_MAX), 0..3);
     (gpus, model, sizes, proptest::bool::weighted(0.1), tier, avoid, any::<bool>()).prop_map(
-        |(gpus, model, (gpu_gib, cpus, gib, pages), whole_node, tier, avoid, limits)| Claim {
+        |(gpus, model, (gpu_gib, cpus, gib, pages, disk_gib), whole_node, tier, avoid, limits)| Claim {
             gpus,
             model: model.map(|at| MODELS[at].to_owned()),
             gpu_memory_bytes_min: gpu_gib * GIB,
             cpu_millis: cpus * 500,
             memory_bytes: gib * GIB + gib,
             hugepages_1gi: pages,
+            disk_bytes: disk_gib * GIB,
             whole_node,
             selector: tier.map(|tier| ("tier".to_owned(), format!("t{tier}"))).into_iter().collect(),
             avoid: avoid.into_iter().map(id).collect(),
@@ -109,8 +117,8 @@ fn pool() -> impl Strategy<Value = Vec<NodeView>> {
 fn part(claim: &Claim, gpus: u32) -> Claim {
     let share = |amount: u64| (amount * u64::from(gpus)).div_ceil(u64::from(claim.gpus));
     let (cpu_millis, memory_bytes) = (share(claim.cpu_millis), share(claim.memory_bytes));
-    let hugepages_1gi = share(claim.hugepages_1gi);
-    Claim { gpus, cpu_millis, memory_bytes, hugepages_1gi, ..claim.clone() }
+    let (hugepages_1gi, disk_bytes) = (share(claim.hugepages_1gi), share(claim.disk_bytes));
+    Claim { gpus, cpu_millis, memory_bytes, hugepages_1gi, disk_bytes, ..claim.clone() }
 }
 
 struct Both {
@@ -212,6 +220,7 @@ impl Both {
                 node.host.memory_bytes.booked,
                 mine().map(|booking| booking.memory_bytes).sum::<u64>()
             );
+            assert_eq!(node.host.disk_bytes.booked, mine().map(|booking| booking.disk_bytes).sum::<u64>());
             let bound = mine().filter(|booking| !booking.mems.is_empty());
             let on_numa = node.numa.iter().map(|numa| numa.memory_bytes.booked).sum::<u64>();
             assert_eq!(on_numa, bound.map(|booking| booking.memory_bytes).sum::<u64>());

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use model::lifecycle::NodeState;
 use model::unit::GIB;
-use placer::{Claim, Cordon, Hint, NoFit, NodeView, Policy, Reason, Snapshot, Verdict};
+use placer::{Amount, Claim, Cordon, Hint, NoFit, NodeView, Policy, Reason, Snapshot, Verdict};
 
 use crate::fixture::{H100, gpus, id, node, snapshot};
 
@@ -52,6 +52,7 @@ fn the_first_check_that_fails_is_given_with_its_numbers() {
         cpu_millis: 2_500,
         memory_bytes: 3 * GIB / 2,
         hugepages_1gi: 2,
+        disk_bytes: 0,
         whole_node: true,
         selector: [("tier".to_owned(), "gold".to_owned())].into(),
         avoid: [id(1)].into(),
@@ -106,6 +107,31 @@ fn the_first_check_that_fails_is_given_with_its_numbers() {
     view.host.hugepages_1gi.total = 1;
     let refusal = refused(&snapshot([view]), &claim);
     assert_eq!(refusal.nodes[0].1, Reason::HugepagesFree { free: 1, total: 1, wanted: 2 });
+}
+
+#[test]
+fn a_disk_that_is_too_large_is_named_and_a_node_that_tells_of_none_has_enough() {
+    let mut small = node(1, 0, H100);
+    small.host.disk_bytes = Amount { total: 100 * GIB, booked: 70 * GIB };
+    let claim = |gib| Claim { disk_bytes: gib * GIB, ..Claim::default() };
+    let pool = snapshot([small.clone()]);
+    assert!(pool.find(&claim(30), Policy::Pack).is_some());
+    let refusal = refused(&pool, &claim(40));
+    assert_eq!(
+        lines(&refusal),
+        [
+            "1 node (sim-1): 30 of 100 GiB of disk free, 40 wanted",
+            "30 GiB of disk would fit",
+            "1 node waits for what is booked on it",
+        ]
+    );
+    let never = refused(&pool, &claim(101));
+    assert!(!never.nodes[0].1.passes_with_time());
+    let mut silent = node(2, 0, H100);
+    silent.host.disk_bytes = Amount::UNBOUNDED;
+    let pool = snapshot([small, silent]);
+    let found = pool.find(&claim(50_000), Policy::Pack).expect("nobody says that it is too much");
+    assert_eq!((found.booking.node, found.booking.disk_bytes), (id(2), 50_000 * GIB));
 }
 
 #[test]

@@ -44,6 +44,7 @@ pub fn node(number: u128, gpus: u16, model: &str) -> NodeView {
             cpu_millis: Amount::unbooked(16_000 * parts),
             memory_bytes: Amount::unbooked(128 * GIB * parts),
             hugepages_1gi: Amount::unbooked(8),
+            disk_bytes: Amount::unbooked(256 * GIB * parts),
         },
         numa: vec![numa(0), numa(1)],
         devices: (0..gpus).map(device).collect(),

@@ -36,7 +36,9 @@ fn unused(node: &NodeView) -> bool {
     let host = &node.host;
     !node.held_whole
         && node.devices.iter().all(|device| !device.booked)
-        && [host.cpu_millis, host.memory_bytes, host.hugepages_1gi].iter().all(|amount| amount.booked == 0)
+        && [host.cpu_millis, host.memory_bytes, host.hugepages_1gi, host.disk_bytes]
+            .iter()
+            .all(|amount| amount.booked == 0)
 }
 
 fn passes(node: &NodeView, claim: &Claim) -> bool {
@@ -52,6 +54,7 @@ fn passes(node: &NodeView, claim: &Claim) -> bool {
         && node.host.cpu_millis.free() >= claim.cpu_millis
         && node.host.memory_bytes.free() >= claim.memory_bytes
         && node.host.hugepages_1gi.free() >= claim.hugepages_1gi
+        && node.host.disk_bytes.free() >= claim.disk_bytes
 }
 
 fn toward(policy: Policy, claim: &Claim, left: u64) -> u64 {
@@ -158,6 +161,7 @@ impl Naive {
         add(&mut node.host.cpu_millis, booking.cpu_millis);
         add(&mut node.host.memory_bytes, booking.memory_bytes);
         add(&mut node.host.hugepages_1gi, booking.hugepages_1gi);
+        add(&mut node.host.disk_bytes, booking.disk_bytes);
         let parts = booking.mems.len() as u64;
         for (nth, numa) in booking.mems.iter().enumerate() {
             let view =

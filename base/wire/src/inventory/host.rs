@@ -137,6 +137,9 @@ pub struct DiskSection {
     /// By name. Partitions, loop devices, RAM disks and device-mapper volumes are no disks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<Disk>,
+    /// The file system that instances' disks are on, whoever else uses it, in whole GiB. Absent where none run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instances_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
 }

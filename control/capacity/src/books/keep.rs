@@ -12,6 +12,7 @@ struct Missing {
     cpu_millis: u64,
     memory_bytes: u64,
     hugepages_1gi: u64,
+    disk_bytes: u64,
     node: NodeId,
 }
 
@@ -36,6 +37,7 @@ impl Missing {
             cpu_millis: claim.cpu_millis.saturating_sub(host.cpu_millis.free()),
             memory_bytes: claim.memory_bytes.saturating_sub(host.memory_bytes.free()),
             hugepages_1gi: claim.hugepages_1gi.saturating_sub(host.hugepages_1gi.free()),
+            disk_bytes: claim.disk_bytes.saturating_sub(host.disk_bytes.free()),
             node: view.id,
         })
     }

@@ -27,6 +27,7 @@ pub(crate) struct Machine {
     cpu_millis: u64,
     memory_bytes: u64,
     hugepages_1gi: u64,
+    disk_bytes: u64,
     labels: BTreeMap<String, String>,
 }
 
@@ -45,6 +46,7 @@ impl Machine {
             && self.cpu_millis >= claim.cpu_millis
             && self.memory_bytes >= claim.memory_bytes
             && self.hugepages_1gi >= claim.hugepages_1gi
+            && self.disk_bytes >= claim.disk_bytes
             && claim.selector.iter().all(|(key, value)| has(key, value))
             && claim.capabilities.iter().all(|name| has(&format!("{CAPABILITY_PREFIX}{name}"), "1"))
     }
@@ -88,11 +90,12 @@ struct DeviceRow {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct HostRow {
+pub(crate) struct HostRow {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     #[serde(rename = "hugepages1Gi")]
     pub hugepages_1gi: u64,
+    pub disk_bytes: u64,
     mems: Vec<u16>,
     whole_node: bool,
 }
@@ -106,6 +109,7 @@ pub(super) struct BookedRow {
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     pub hugepages_1gi: u64,
+    pub disk_bytes: u64,
     pub whole_node: bool,
     /// Those that are bound to NUMA nodes.
     pub bound: Vec<HostRow>,
@@ -122,6 +126,7 @@ impl BookedRow {
             cpu_millis: amount("cpu_millis"),
             memory_bytes: amount("memory_bytes"),
             hugepages_1gi: amount("hugepages_1gi"),
+            disk_bytes: amount("disk_bytes"),
             whole_node: row.get("whole_node"),
             bound: list(row.get("bound"), "bound")?,
         })
@@ -144,6 +149,10 @@ pub(super) fn read(row: &Row) -> Result<ReadNode, StoreError> {
         cpu_millis: Amount { total: offered("cpu_millis"), booked: total(|row| row.cpu_millis) },
         memory_bytes: Amount { total: offered("memory_bytes"), booked: total(|row| row.memory_bytes) },
         hugepages_1gi: Amount { total: offered("hugepages_1gi"), booked: total(|row| row.hugepages_1gi) },
+        disk_bytes: Amount {
+            total: row.get::<_, Option<i64>>("disk_bytes").map_or(Amount::UNBOUNDED.total, whole),
+            booked: total(|row| row.disk_bytes),
+        },
     };
     let mut gpus = BTreeMap::new();
     for device in devices.iter().filter(|device| device.health != "absent") {
@@ -156,6 +165,7 @@ pub(super) fn read(row: &Row) -> Result<ReadNode, StoreError> {
         cpu_millis: host.cpu_millis.total,
         memory_bytes: host.memory_bytes.total,
         hugepages_1gi: host.hugepages_1gi.total,
+        disk_bytes: host.disk_bytes.total,
         labels: labels.clone(),
     };
     let view = NodeView {
@@ -165,7 +175,7 @@ pub(super) fn read(row: &Row) -> Result<ReadNode, StoreError> {
         held_whole: booked.iter().any(|row| row.whole_node),
         labels,
         host,
-        numa: numa(&topology, &booked, &Reserve::of(&policy)),
+        numa: numa(&topology, &booked, &Reserve::of(&policy), &CpuSet::default()),
         devices: devices.into_iter().map(device).collect(),
     };
     Ok(ReadNode {
@@ -216,12 +226,18 @@ fn device(row: DeviceRow) -> DeviceView {
     }
 }
 
-fn numa(topology: &[NumaRow], booked: &[HostRow], reserve: &Reserve) -> Vec<NumaView> {
+/// With the CPUs that are neither the host's own nor pinned.
+pub(crate) fn numa(
+    topology: &[NumaRow],
+    booked: &[HostRow],
+    reserve: &Reserve,
+    pinned: &CpuSet,
+) -> Vec<NumaView> {
     // A list that does not parse leaves its node without CPUs to float on, which is no restriction.
     let sets: Vec<CpuSet> =
         topology.iter().map(|numa| CpuSet::parse(&numa.cpus).unwrap_or_default()).collect();
     let reserved = usize::try_from(reserve.cpu_millis / 1000).unwrap_or(usize::MAX);
-    let open = floating(&sets, reserved, &CpuSet::default(), &CpuSet::default());
+    let open = floating(&sets, reserved, &CpuSet::default(), pinned);
     let promised = |id: u16, of: fn(&HostRow) -> u64| promised(booked, id, of);
     topology
         .iter()

@@ -167,11 +167,12 @@ impl BookedRow {
             device.booked = self.atoms.iter().any(|atom| atom == device.atom.as_str());
         }
         view.held_whole = self.whole_node;
-        let Self { cpu_millis, memory_bytes, hugepages_1gi, .. } = *self;
+        let Self { cpu_millis, memory_bytes, hugepages_1gi, disk_bytes, .. } = *self;
         let host = &mut view.host;
         host.cpu_millis = Amount { booked: cpu_millis, ..host.cpu_millis };
         host.memory_bytes = Amount { booked: memory_bytes, ..host.memory_bytes };
         host.hugepages_1gi = Amount { booked: hugepages_1gi, ..host.hugepages_1gi };
+        host.disk_bytes = Amount { booked: disk_bytes, ..host.disk_bytes };
         for numa in &mut view.numa {
             numa.memory_bytes.booked = node::promised(&self.bound, numa.id, |row| row.memory_bytes);
             numa.hugepages_1gi.booked = node::promised(&self.bound, numa.id, |row| row.hugepages_1gi);

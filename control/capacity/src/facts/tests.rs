@@ -24,16 +24,38 @@ fn the_host_keeps_its_reserve_and_its_huge_pages() {
     inventory.memory.total_bytes = Some(64 * GIB);
     let pool = |page_bytes, pages| HugePagePool { numa_node: Some(0), page_bytes, pages };
     inventory.memory.huge_pages = vec![pool(GIB, 8), pool(2 << 20, 512)];
-    let reserve = Reserve { cpu_millis: 2000, memory_bytes: 3 * GIB, cpu_times: 1 };
+    let reserve =
+        Reserve { cpu_millis: 2000, memory_bytes: 3 * GIB, cpu_times: 1, disk_bytes: 2 * GIB, disk_times: 1 };
     // What the host keeps is its own, however often the rest is booked.
-    let overcommitted = super::offer(&inventory, &Reserve { cpu_times: 4, ..reserve }, Vec::new());
+    let overcommitted = super::offer(&inventory, &Reserve { cpu_times: 4, ..reserve }, Vec::new(), None);
     assert_eq!((overcommitted.cpu_millis, overcommitted.machine_cpu_millis), (24_000, 8000));
     assert_eq!(overcommitted.memory_bytes, 52 * GIB);
-    let offer = offer(&inventory, &reserve, Vec::new());
+    let offer = offer(&inventory, &reserve, Vec::new(), None);
+    assert_eq!(offer.disk_bytes, None, "nobody told");
     assert_eq!((offer.cpu_millis, offer.machine_cpu_millis), (6000, 8000));
     // 8 pages of 1 GiB and 512 of 2 MiB are 9 GiB.
     assert_eq!((offer.memory_bytes, offer.hugepages_1gi), (52 * GIB, 8));
     assert_eq!((offer.topology[0].memory_bytes, offer.topology[0].hugepages_1gi), (55 * GIB, 8));
+}
+
+#[test]
+fn of_a_disk_a_part_is_kept_and_what_is_not_told_any_more_stands() {
+    let policy = |policy| Reserve::of(&policy_of(&policy));
+    let mut inventory = NodeInventory::default();
+    inventory.disks.instances_bytes = Some(100 * GIB);
+    let of = |inventory: &NodeInventory, reserve, told| {
+        let offer = offer(inventory, &reserve, Vec::new(), told);
+        (offer.disk_bytes, offer.machine_disk_bytes)
+    };
+    let plain = json!({});
+    assert_eq!(of(&inventory, policy(plain.clone()), None), (Some(95 * GIB), Some(100 * GIB)));
+    let reserve = json!({ "hostReserve": { "diskGiB": 30 }, "overcommit": { "disk": 3 } });
+    assert_eq!(of(&inventory, policy(reserve.clone()), Some(7 * GIB)), (Some(210 * GIB), Some(100 * GIB)));
+    inventory.disks.instances_bytes = None;
+    assert_eq!(of(&inventory, policy(reserve), Some(50 * GIB)), (Some(60 * GIB), Some(50 * GIB)));
+    assert_eq!(of(&inventory, policy(plain.clone()), None), (None, None));
+    inventory.disks.instances_bytes = Some(u64::MAX);
+    assert_eq!(of(&inventory, policy(plain), None).1, Some(1 << 56));
 }
 
 #[test]

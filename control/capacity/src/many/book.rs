@@ -68,8 +68,10 @@ impl Columns {
     fn of(booked: &[Booked<'_>]) -> Self {
         let mut columns = Self::default();
         for one in booked {
-            let Booking { node, atoms, cpu_millis, memory_bytes, hugepages_1gi, mems, whole_node } =
-                &one.placement.booking;
+            let booking = &one.placement.booking;
+            // No reservation books disk.
+            let Booking { node, atoms, cpu_millis, memory_bytes, hugepages_1gi, mems, whole_node, .. } =
+                booking;
             let limits = limits_of(one.ask, one.placement);
             let limits = limits
                 .map(|limits| serde_json::to_value(limits).expect("limits hold nothing that JSON cannot"));

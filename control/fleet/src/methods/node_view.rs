@@ -54,6 +54,9 @@ pub(super) fn view(row: &Row, now: Timestamp) -> Result<Seen, Fault> {
         vcpu: amount(row, "cpu_millis_total", "cpu_millis_free", |millis| millis / 1000),
         memory_gib: amount(row, "memory_bytes_total", "memory_bytes_free", bytes_to_gib),
         hugepages_1gi: amount(row, "hugepages_total", "hugepages_free", |pages| pages),
+        disk_gib: row
+            .get::<_, Option<i64>>("disk_bytes_total")
+            .map(|_| amount(row, "disk_bytes_total", "disk_bytes_free", bytes_to_gib)),
         conditions: all_conditions(row, now),
         generation: unsigned(row, "generation"),
         applied_generation: unsigned(row, "applied_generation"),

@@ -69,6 +69,7 @@ macro_rules! node_columns {
        coalesce(p.tenant_id, (SELECT tenant_id FROM tenants WHERE parent_id IS NULL)) AS tenant_id,
        t.gpus_total, t.gpus_free, t.gpus_unhealthy, t.gpu_model, t.cpu_millis_total, t.cpu_millis_free,
        t.memory_bytes_total, t.memory_bytes_free, t.hugepages_total, t.hugepages_free,
+       dt.disk_bytes_total, dt.disk_bytes_free,
        coalesce(st.conditions, '[]') AS conditions, coalesce(st.sections, '[]') AS sections,
        coalesce(st.applied_generation, 0) AS applied_generation,
        coalesce(st.observed_generation, 0) AS observed_generation, st.agent_version,
@@ -78,8 +79,8 @@ macro_rules! node_columns {
        d.kind AS diagnosis_kind, d.state AS diagnosis_state, d.message AS diagnosis_message,
        d.result AS diagnosis_result, d.settled_at AS diagnosis_at
      FROM nodes n JOIN sites si USING (site_id) LEFT JOIN pools p USING (pool_id)
-     JOIN node_totals t USING (node_id) LEFT JOIN node_status st USING (node_id)
-     LEFT JOIN node_sessions se USING (node_id)
+     JOIN node_totals t USING (node_id) JOIN node_disk_totals dt USING (node_id)
+     LEFT JOIN node_status st USING (node_id) LEFT JOIN node_sessions se USING (node_id)
      LEFT JOIN commands d ON n.state = 'accepting' AND d.command_id = n.acceptance_command_id AND d.handled_at IS NOT NULL"
     };
 }

@@ -88,25 +88,41 @@ impl Cloud {
     }
 
     pub async fn host_that_runs(&self, name: &str, runtime: &str) -> NodeId {
+        self.host_of(name, &format!("runtime.{runtime}"), |_| {}).await
+    }
+
+    /// As [`Cloud::host`], of a daemon that advertises these beside what every one does, and of a machine that is more.
+    pub async fn host_of(
+        &self,
+        name: &str,
+        capabilities: &str,
+        more: impl FnOnce(&mut NodeInventory),
+    ) -> NodeId {
         let node: NodeId = id();
         let (n, s, p) = (node.uuid(), self.site.uuid(), self.pool.uuid());
         self.db
             .batch(&format!(
                 "INSERT INTO nodes (node_id, site_id, pool_id, role, name, hostname, state)
                  VALUES ('{n}', '{s}', '{p}', 'node', '{name}', '{name}', 'ready');
-                 INSERT INTO node_status (node_id, session_epoch, capabilities) VALUES ('{n}', 1, '{{devices.host-only,devices.limits,runtime.{runtime}}}')"
+                 INSERT INTO node_status (node_id, session_epoch, capabilities) VALUES ('{n}', 1, '{{devices.host-only,devices.limits,{capabilities}}}')"
             ))
             .await;
+        self.facts(node, more).await;
+        node
+    }
+
+    /// The host's inventory comes: 64 CPUs, 512 GiB, and more.
+    pub async fn facts(&self, node_id: NodeId, more: impl FnOnce(&mut NodeInventory)) {
         let mut inventory = NodeInventory::default();
         inventory.cpu.online = Some("0-63".parse::<CpuList>().unwrap());
         inventory.memory.total_bytes = Some(512 * GIB);
+        more(&mut inventory);
         let pool = Some((self.pool, self.root_tenant));
-        let facts = &NodeFacts { node_id: node, pool, inventory, unhealthy: BTreeMap::new() };
+        let facts = &NodeFacts { node_id, pool, inventory, unhealthy: BTreeMap::new() };
         let capacity = &self.capacity;
         let taken =
             self.db.store.tx(OP, |tx| Box::pin(async move { capacity.facts_changed(tx, facts).await }));
         taken.await.expect("facts are taken");
-        node
     }
 
     /// A caller of the tenant below, decided by `authorization`.

@@ -9,3 +9,4 @@ mod hosts;
 mod images;
 mod life;
 mod network;
+mod places;

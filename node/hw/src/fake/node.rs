@@ -9,6 +9,8 @@ use wire::inventory::{
 
 const MEMORY_BYTES: u64 = 2 << 40;
 const HUGE_PAGES_PER_NODE: u64 = 64;
+/// The data disks as one.
+const INSTANCES_BYTES: u64 = 28_000 << 30;
 const GPU_MEMORY_BYTES: u64 = 81_559 << 20;
 const POWER_LIMIT_MW: u64 = 700_000;
 /// The buses of the eight GPUs, four below each socket.
@@ -145,7 +147,11 @@ fn disks(seed: u64) -> DiskSection {
             wwn: Some(format!("eui.{}", hex::encode(&derive(seed, "wwn", number)[..16]))),
         }
     };
-    DiskSection { disks: (0..10).map(disk).collect(), unread: Vec::new() }
+    DiskSection {
+        disks: (0..10).map(disk).collect(),
+        instances_bytes: Some(INSTANCES_BYTES),
+        unread: Vec::new(),
+    }
 }
 
 /// Two ports for the site's network, then one 400G adapter beside each GPU.

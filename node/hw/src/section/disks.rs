@@ -1,5 +1,7 @@
 //! Disks, from `/sys/block`.
 
+use std::path::Path;
+
 use wire::inventory::{DISKS_MAX, Disk, DiskSection, Transport};
 
 use crate::root::Root;
@@ -16,7 +18,15 @@ pub fn read(root: &Root) -> DiskSection {
     names.retain(|name| is_disk(root, name));
     notes.bound("disks", &mut names, DISKS_MAX);
     let disks = names.iter().map(|name| disk(root, name, &mut notes)).collect();
-    DiskSection { disks, unread: notes.finish() }
+    DiskSection { disks, instances_bytes: None, unread: notes.finish() }
+}
+
+/// The size of the file system that a folder is on, or will be. In whole GiB: that of some moves with what is on others.
+pub fn file_system_bytes(dir: &Path) -> std::io::Result<u64> {
+    const GIB: u64 = 1 << 30;
+    let there = dir.ancestors().find(|at| at.exists()).unwrap_or(Path::new("/"));
+    let found = rustix::fs::statvfs(there)?;
+    Ok(found.f_blocks.saturating_mul(found.f_frsize) / GIB * GIB)
 }
 
 /// Paths of an NVMe multipath disk are hidden block devices of their own.

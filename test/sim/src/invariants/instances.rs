@@ -73,7 +73,8 @@ const RULES: &[Rule] = &[
          FROM instances i JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL
          JOIN host_bookings h ON h.allocation_id = a.allocation_id
          WHERE h.cpu_millis <> i.vcpu * 1000
-            OR h.memory_bytes <> i.memory_mib * 1048576 + i.memory_mib * 1048576 / 32 + 268435456 ORDER BY 1",
+            OR h.memory_bytes <> i.memory_mib * 1048576 + i.memory_mib * 1048576 / 32 + 268435456
+            OR h.disk_bytes <> i.disk_gib * 1073741824 ORDER BY 1",
     ),
 ];
 

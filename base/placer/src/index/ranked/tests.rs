@@ -11,6 +11,8 @@ fn entry(id: u128, cpu: u64, memory: u64, pages: u64, label_bits: u128) -> Entry
         id: NodeId::from_uuid(uuid::Uuid::from_u128(id)),
         slot: id as Slot,
         hugepages_1gi_free: pages,
+        // Not in step with any of the others.
+        disk_bytes_free: (cpu + pages) % 3,
         label_bits,
     }
 }
@@ -53,7 +55,8 @@ proptest! {
         prop_assert!(ranked.chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK_MAX));
         prop_assert_eq!(ranked.most(), sorted.iter().map(Most::from).fold(Most::default(), Most::and));
         for (cpu_millis, memory_bytes, hugepages_1gi, label_bits, odd) in asks {
-            let ask = Ask { cpu_millis, memory_bytes, hugepages_1gi, label_bits };
+            let disk_bytes = (cpu_millis + memory_bytes) % 3;
+            let ask = Ask { cpu_millis, memory_bytes, hugepages_1gi, disk_bytes, label_bits };
             for policy in [Policy::Pack, Policy::Spread] {
                 let found = ranked.first(&ask, policy, |entry| !odd || entry.slot % 2 == 1);
                 prop_assert_eq!(found.copied(), expected(&sorted, &ask, policy, odd), "{:?} {:?}", ask, policy);
