@@ -13,7 +13,7 @@ use handlers::sections::instances::port::Hypervisor;
 use hw::{Commands, Hardware, HostCommands, HostHardware, InNetwork, Root};
 use kit::{Clock, Supervisor, TaskKind, Waker};
 use runtimes::accel::Accel;
-use runtimes::admission::HostMemory;
+use runtimes::admission::{FreePages, HostMemory};
 use runtimes::firewall::{Changes, Firewall, Nft};
 use runtimes::images::Images;
 use runtimes::libvirt::{HostFacts, Options};
@@ -51,6 +51,7 @@ pub async fn of_host(
     if let Some(dir) = &config.dir {
         (options.dir, options.reach_from) = (dir.clone(), dir.clone());
     }
+    let instances_dir = options.dir.join("instances");
     if let Some(uri) = &config.libvirt_uri {
         options.uri.clone_from(uri);
     }
@@ -66,6 +67,7 @@ pub async fn of_host(
     let sources = Arc::new(sources);
     let images =
         Images::new(images_dir, sources, clock.clone(), supervisor.clone(), Arc::new(move || arrived.wake()));
+    let images = images.beside(Box::new(move || promised(&instances_dir)));
     let dir = data_dir.join("firewall");
     let namespace = config.network_namespace.clone();
     let commands: Arc<dyn Commands> = match &namespace {
@@ -115,5 +117,25 @@ fn on_path(program: &str) -> bool {
 fn memory() -> Option<HostMemory> {
     let bytes = kit::fs::read_bounded(Path::new("/proc/meminfo"), MEMINFO_BYTES_MAX).ok()?;
     let info = hw::proc::meminfo(&String::from_utf8_lossy(&bytes));
-    Some(HostMemory { total_bytes: info.total?, hugetlb_bytes: info.hugetlb.unwrap_or(0) })
+    let free_pages = hw::section::free_huge_pages(&Root::host());
+    let free_pages = free_pages.into_iter().map(|pool| FreePages {
+        numa_node: pool.numa_node,
+        page_bytes: pool.page_bytes,
+        pages: pool.pages,
+    });
+    let hugetlb_bytes = info.hugetlb.unwrap_or(0);
+    Some(HostMemory { total_bytes: info.total?, hugetlb_bytes, free_pages: free_pages.collect() })
+}
+
+/// Where instances' files are.
+pub fn dir(data_dir: &Path, config: &InstancesConfig) -> PathBuf {
+    config.dir.clone().unwrap_or_else(|| Options::host(data_dir, runtimes::accel::Accelerator::Tcg).dir)
+}
+
+/// What cannot be looked at is not known to be little: nothing more is taken meanwhile.
+fn promised(instances: &Path) -> u64 {
+    runtimes::libvirt::promised(instances, None).unwrap_or_else(|err| {
+        tracing::warn!(err = kit::chain(&err), "disks of instances cannot be looked at");
+        u64::MAX
+    })
 }

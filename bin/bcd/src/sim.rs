@@ -229,8 +229,13 @@ pub async fn start_host(
         files: Arc::new(HostFiles::new(HostPaths::simulated(dir.join("root")))),
         slices: Arc::new(FakeSlices::unsupported("this node writes only below its data folder")),
         sshd: Arc::new(NoSshd),
-        hypervisor,
         ..NodePorts::host(dir, config.clock.clone(), logs)
+    };
+    let ports = match (hypervisor, instances) {
+        (Some(hypervisor), Some(instances)) => {
+            ports.with_instances(hypervisor, hypervisor::dir(dir, instances))
+        }
+        _ => ports,
     };
     let machine = Machine {
         data_dir: dir.to_owned(),

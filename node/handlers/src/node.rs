@@ -64,6 +64,13 @@ impl NodePorts {
         }
     }
 
+    /// Runs instances, whose disks are below this folder.
+    pub fn with_instances(self, hypervisor: Arc<dyn Hypervisor>, dir: PathBuf) -> Self {
+        let commands: Arc<dyn Commands> = Arc::new(HostCommands::new());
+        let hardware = HostHardware::new(Root::host(), commands).with_instances_in(dir);
+        Self { hypervisor: Some(hypervisor), hardware: Arc::new(hardware), ..self }
+    }
+
     /// A machine that is not there. Everything it writes is below `data_dir`.
     pub fn simulated(
         hardware: Arc<FakeHardware>,

@@ -8,7 +8,7 @@ use model::InstanceId;
 use model::unit::MIB;
 
 use crate::disk::DiskError;
-use crate::instance::{AuthorizedKey, Image, ImageFormat, Instance, Nic};
+use crate::instance::{AuthorizedKey, Image, ImageFormat, Instance, Nic, Placement};
 use crate::name;
 use crate::qcow2::{Problem, Qcow2Error};
 use crate::runtime::{DomainState, Progress, Reboot, Runtime, RuntimeError, SeedInput, Trouble};
@@ -42,6 +42,8 @@ pub fn sample(number: u8) -> Instance {
         }],
         hostname: format!("tiny-{number}").parse().expect("a name"),
         ssh_keys: vec![AuthorizedKey::parse(SSH_KEY).expect("a key")],
+        placement: Placement::default(),
+        disk_backed_bytes: 0,
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use hw::{CommandError, Commands};
 use kit::fs::FsError;
 
+use crate::admission::Space;
 use crate::instance::{Image, ImageFormat};
 use crate::qcow2::{self, Header, Problem, Qcow2Error};
 
@@ -32,6 +33,20 @@ pub enum DiskError {
 }
 
 impl DiskError {
+    /// There is no room left on the file system.
+    pub fn is_full(&self) -> bool {
+        match self {
+            // Its own words, in the C locale.
+            Self::QemuImg { said, .. } => said.contains("No space left on device"),
+            Self::Fs(err) => is_full(err),
+            Self::Qcow2(_)
+            | Self::Image { .. }
+            | Self::SmallerThanImage { .. }
+            | Self::Shrinks { .. }
+            | Self::Command(_) => false,
+        }
+    }
+
     /// Whether it is the image's or the request's fault, so that trying again changes nothing.
     pub fn is_refusal(&self) -> bool {
         match self {
@@ -44,6 +59,24 @@ impl DiskError {
             }
         }
     }
+}
+
+/// The file system that a folder is on.
+pub fn space(dir: &Path) -> Result<Space, FsError> {
+    let failed = |err: rustix::io::Errno| FsError {
+        doing: "ask the free space of",
+        path: dir.to_owned(),
+        source: err.into(),
+    };
+    let found = rustix::fs::statvfs(dir).map_err(failed)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Ok(Space { total_bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+}
+
+/// Whether that is why a file cannot be written.
+pub fn is_full(err: &FsError) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(err.source.kind(), StorageFull | QuotaExceeded)
 }
 
 /// What making or growing a disk came to.

@@ -15,7 +15,7 @@ use model::InstanceId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::disk::{self, DiskError};
-use crate::instance::Instance;
+use crate::instance::{Instance, MemoryPlace};
 use crate::name;
 use crate::runtime::{
     Console, Domain, DomainState, Progress, Reboot, Runtime, RuntimeError, SeedInput, Trouble, about,
@@ -96,6 +96,7 @@ impl FakeRuntime {
             state: DomainState::Stopped,
             vcpus: 1,
             memory_bytes: 1 << 20,
+            place: MemoryPlace::default(),
         };
         self.locked().strangers.insert(name.to_owned(), domain);
     }
@@ -134,6 +135,7 @@ impl FakeRuntime {
                 state: DomainState::Stopped,
                 vcpus: 0,
                 memory_bytes: 0,
+                place: MemoryPlace::default(),
             },
             disk_bytes: 0,
             image: instance.image.path.clone(),
@@ -143,6 +145,7 @@ impl FakeRuntime {
         guest.disk_bytes = asked;
         guest.domain.vcpus = instance.vcpus;
         guest.domain.memory_bytes = instance.memory_bytes;
+        guest.domain.place = instance.placement.memory.clone();
         Ok(())
     }
 

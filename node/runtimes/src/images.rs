@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,11 +28,14 @@ use kit::{Clock, Supervisor, TaskKind};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use crate::disk::{self, DiskError};
+use crate::admission::KEPT_BYTES_MIN;
+use crate::disk;
 use crate::instance::{Image, ImageFormat};
 
+mod error;
 mod part;
 
+pub use error::ImageError;
 use part::Part;
 
 const FETCH: TaskKind = TaskKind::isolated("image fetch");
@@ -50,9 +53,6 @@ const CUT_PAUSE: Duration = Duration::from_secs(1);
 /// A line on which less than this comes within the time is as good as cut.
 const STALL_BYTES: u64 = 1 << 20;
 const STALL_WITHIN: Duration = Duration::from_secs(120);
-/// Of the disk, left for the daemon's journal and for what guests write: a twentieth, and at least this.
-const KEPT_FREE_BYTES_MIN: u64 = 2 << 30;
-const KEPT_FREE_SHARE: u64 = 20;
 
 /// An image as a spec names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,67 +85,6 @@ pub struct FetchError {
 pub trait ImageSource: Send + Sync + 'static {
     /// The image's bytes from `offset` on. Dropping what comes ends it.
     fn open<'a>(&'a self, image: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>>;
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    #[error("fetch the image: nothing came for {} s", STALL_WITHIN.as_secs())]
-    Stalled,
-    #[error("fetch the image: it did not come within {} hours", FETCH_WITHIN.as_secs() / 3600)]
-    TooSlow,
-    #[error("fetch the image: it ended after {got} of {total} bytes")]
-    Short { got: u64, total: u64 },
-    #[error("fetch the image: it has {total} bytes; at most {IMAGE_BYTES_MAX} are possible")]
-    TooLarge { total: u64 },
-    #[error("fetch the image: {needed} MiB more are needed, and the disk has {left} MiB for it; free some")]
-    NoRoom { needed: u64, left: u64 },
-    #[error("the image's SHA-256 is {found}; the file at its address is another one")]
-    OtherDigest { found: String },
-    #[error(transparent)]
-    Refused(#[from] DiskError),
-    #[error(transparent)]
-    Files(#[from] FsError),
-}
-
-impl ImageError {
-    /// Trying again changes nothing while the same is asked for.
-    pub fn is_lasting(&self) -> bool {
-        match self {
-            Self::Fetch(err) => err.lasting,
-            Self::TooLarge { .. } | Self::OtherDigest { .. } => true,
-            Self::Refused(err) => err.is_refusal(),
-            Self::Stalled | Self::TooSlow | Self::Short { .. } | Self::NoRoom { .. } | Self::Files(_) => {
-                false
-            }
-        }
-    }
-
-    /// The line was cut: what came is good, and the fetch may go on behind it.
-    fn is_cut(&self) -> bool {
-        match self {
-            Self::Fetch(err) => !err.lasting,
-            Self::Stalled | Self::Short { .. } => true,
-            Self::TooSlow
-            | Self::TooLarge { .. }
-            | Self::NoRoom { .. }
-            | Self::OtherDigest { .. }
-            | Self::Refused(_)
-            | Self::Files(_) => false,
-        }
-    }
-
-    /// One stable word, for statuses.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::OtherDigest { .. } => "ImageDigestMismatch",
-            Self::Refused(err) if err.is_refusal() => "ImageRefused",
-            Self::TooLarge { .. } => "ImageRefused",
-            Self::NoRoom { .. } | Self::Files(_) | Self::Refused(_) => "DiskTrouble",
-            Self::Fetch(_) | Self::Stalled | Self::TooSlow | Self::Short { .. } => "ImageUnavailable",
-        }
-    }
 }
 
 /// How an image that was asked for stands.
@@ -188,6 +127,9 @@ enum Fetch {
 /// Told that a fetch has ended, well or not.
 pub type Ended = Arc<dyn Fn() + Send + Sync>;
 
+/// What of the file system is promised to others, at this moment.
+pub type PromisedOf = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// The images of this host. Cheap to clone; clones share what comes.
 #[derive(Clone)]
 pub struct Images(Arc<Inner>);
@@ -203,6 +145,7 @@ struct Inner {
     address_lines: Semaphore,
     /// By where what has come is.
     fetches: Mutex<BTreeMap<PathBuf, Fetch>>,
+    promised: OnceLock<PromisedOf>,
 }
 
 impl Images {
@@ -214,7 +157,13 @@ impl Images {
         supervisor: Supervisor,
         ended: Ended,
     ) -> Self {
-        Self::keeping_free(KEPT_FREE_BYTES_MIN, dir, source, clock, supervisor, ended)
+        Self::keeping_free(KEPT_BYTES_MIN, dir, source, clock, supervisor, ended)
+    }
+
+    /// Beside disks on the same file system, which may still grow by so many bytes: those are not taken. Said once.
+    pub fn beside(self, promised: PromisedOf) -> Self {
+        drop(self.0.promised.set(promised));
+        self
     }
 
     fn keeping_free(
@@ -235,6 +184,7 @@ impl Images {
             store_lines: Semaphore::new(FETCHES_MAX),
             address_lines: Semaphore::new(FETCHES_MAX),
             fetches: Mutex::default(),
+            promised: OnceLock::new(),
         }))
     }
 
@@ -440,14 +390,8 @@ impl Inner {
     }
 
     fn room(&self, needed: u64) -> Result<(), ImageError> {
-        let failed = |err: rustix::io::Errno| FsError {
-            doing: "ask the free space of",
-            path: self.dir.clone(),
-            source: err.into(),
-        };
-        let disk = rustix::fs::statvfs(&self.dir).map_err(failed)?;
-        let (free, all) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
-        let left = free.saturating_sub((all / KEPT_FREE_SHARE).max(self.kept_free_min));
+        let promised = self.promised.get().map_or(0, |promised| promised());
+        let left = disk::space(&self.dir)?.left(self.kept_free_min).saturating_sub(promised);
         match needed <= left {
             true => Ok(()),
             false => Err(ImageError::NoRoom { needed: needed.div_ceil(1 << 20), left: left >> 20 }),

@@ -23,6 +23,11 @@ pub const NICS_MAX: usize = 8;
 /// Of one card; also gateways and nameservers.
 pub const ADDRESSES_MAX: usize = 16;
 pub const SSH_KEYS_MAX: usize = 64;
+/// The kernel's own bounds.
+pub const HOST_CPUS_MAX: usize = 8192;
+pub const NUMA_NODES_MAX: usize = 1024;
+/// Of x86.
+pub const HUGE_PAGES: [u64; 2] = [2 * MIB, 1024 * MIB];
 
 /// An instance, as a spec asks for it. Power is no part of it: that is [`crate::Runtime::start`] and its like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +44,27 @@ pub struct Instance {
     pub hostname: Hostname,
     /// For the guest's default user.
     pub ssh_keys: Vec<AuthorizedKey>,
+    pub placement: Placement,
+    /// How much of its disk the host must have room for; 0 for all of it.
+    pub disk_backed_bytes: u64,
+}
+
+/// Which of the host's CPUs, memory and pages an instance has. The default is any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Of no fewer than it has vCPUs. Of as many, each vCPU is on the CPU at its place; of more, all are on all of them.
+    /// Empty: on any.
+    pub cpus: Vec<u32>,
+    pub memory: MemoryPlace,
+}
+
+/// Where an instance's memory is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryPlace {
+    /// NUMA nodes; empty: on any.
+    pub mems: Vec<u32>,
+    /// 2 MiB or 1 GiB; 0 for normal pages.
+    pub hugepage_bytes: u64,
 }
 
 /// A file that was downloaded and whose digest was verified. It is checked again before every use, and never written.
@@ -107,6 +133,10 @@ pub enum SpecError {
     NotWhole { what: &'static str, given: u64, unit: u64 },
     #[error("{given} {what}; at most {max} are possible")]
     TooMany { what: &'static str, given: usize, max: usize },
+    #[error("{given} CPUs of the host for {vcpus} vCPUs: each needs one")]
+    TooFewCpus { given: usize, vcpus: u32 },
+    #[error("pages of {given} bytes; there are those of 2 MiB and of 1 GiB")]
+    PageSize { given: u64 },
     #[error("MAC address {mac} is on two of its cards")]
     MacTwice { mac: Mac },
     #[error("card {mac}: two gateways of one family")]
@@ -143,6 +173,18 @@ impl Instance {
         whole("memory", self.memory_bytes, MIB)?;
         range("bytes of disk", self.disk_bytes, MIB, DISK_BYTES_MAX)?;
         whole("disk", self.disk_bytes, 512)?;
+        range("bytes of disk to be backed", self.disk_backed_bytes, 0, self.disk_bytes)?;
+        let Placement { cpus, memory: MemoryPlace { mems, hugepage_bytes } } = &self.placement;
+        count("CPUs of the host", cpus.len(), HOST_CPUS_MAX)?;
+        count("NUMA nodes", mems.len(), NUMA_NODES_MAX)?;
+        if !cpus.is_empty() && cpus.len() < usize::try_from(self.vcpus).unwrap_or(usize::MAX) {
+            return Err(SpecError::TooFewCpus { given: cpus.len(), vcpus: self.vcpus });
+        }
+        match *hugepage_bytes {
+            0 => {}
+            size if HUGE_PAGES.contains(&size) => whole("memory", self.memory_bytes, size)?,
+            given => return Err(SpecError::PageSize { given }),
+        }
         count("SSH keys", self.ssh_keys.len(), SSH_KEYS_MAX)?;
         count("network cards", self.nics.len(), NICS_MAX)?;
         if !self.image.path.is_absolute() || self.image.path.to_str().is_none() {

@@ -1,10 +1,13 @@
-//! What tests of a host's network have: a network namespace of their own, whose taps are theirs to write frames to.
+//! What tests of a host have: a network namespace of their own, whose taps are theirs to write frames to, and a disk that
+//! they may fill.
 
 use std::process::Command;
 
+mod disk;
 mod frames;
 mod taps;
 
+pub use disk::{fill, on_a_small_disk};
 pub use frames::Frame;
 pub use taps::Tap;
 

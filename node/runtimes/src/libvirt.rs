@@ -25,6 +25,7 @@ use model::InstanceId;
 use tokio::net::UnixStream;
 
 use crate::accel::Accelerator;
+use crate::admission::KEPT_BYTES_MIN;
 use crate::disk;
 use crate::instance::Instance;
 use crate::name;
@@ -36,12 +37,14 @@ use crate::seed;
 
 mod files;
 mod inventory;
+mod space;
 mod trial;
 mod virsh;
 mod xml;
 
 use files::{Files, image_of, path_text, record_of};
 use inventory::Found;
+pub use space::promised;
 pub use trial::HostFacts;
 use virsh::Virsh;
 pub(crate) use virsh::said;
@@ -68,6 +71,8 @@ pub struct Options {
     pub uri: String,
     pub accelerator: Accelerator,
     pub shutdown_within: Duration,
+    /// Of the file system that instances are on, kept from their disks, where a twentieth of it is less.
+    pub kept_bytes_min: u64,
 }
 
 impl Options {
@@ -79,6 +84,7 @@ impl Options {
             uri: SYSTEM_URI.to_owned(),
             accelerator,
             shutdown_within: SHUTDOWN_WITHIN,
+            kept_bytes_min: KEPT_BYTES_MIN,
         }
     }
 }
@@ -131,6 +137,8 @@ impl Libvirt {
         if !has_seed && matches!(seed, SeedInput::Keep) {
             return Err(Trouble::NoSeed);
         }
+        kit::fs::create_dir(&self.options.dir, 0o711)?;
+        self.admit_disk(instance)?;
         kit::fs::create_dir(&files.dir, 0o711)?;
         self.let_through(&files.dir)?;
         if let Some(folder) =
@@ -168,6 +176,7 @@ impl Libvirt {
             nics: &instance.nics,
             taps: (0..instance.nics.len()).map(|at| name::tap(instance.id, at)).collect(),
             console: &console,
+            placement: &instance.placement,
         });
         let held = kit::fs::read_if_present(&files.xml(), DEFINITION_BYTES_MAX)?;
         if is_defined && held.as_deref() == Some(text.as_bytes()) {
@@ -222,6 +231,7 @@ impl Libvirt {
         let image = image_of(&record)?;
         disk::check_image(&image)?;
         disk::check_disk(&self.files(id).disk(), &image)?;
+        self.admit_started(id)?;
         match self.virsh.ok(&["start", &domain]).await {
             Ok(_) => Ok(()),
             // QEMU's own words, in the C locale: nothing else tells this failure from others.
@@ -364,7 +374,14 @@ impl Runtime for Libvirt {
     fn list(&self) -> BoxFuture<'_, Result<Vec<Domain>, RuntimeError>> {
         Box::pin(async move {
             let found = inventory::look(&self.virsh, &self.instances()).await.map_err(RuntimeError::List)?;
-            Ok(found.domains())
+            let mut domains = found.domains();
+            for domain in &mut domains {
+                let Some(id) = domain.instance else { continue };
+                // One that cannot be read is taken to be in normal pages, which are more.
+                let record = record::read::<InstanceRecord>(&self.files(id).record()).ok().flatten();
+                domain.place = record.map(|record| record.place()).unwrap_or_default();
+            }
+            Ok(domains)
         })
     }
 

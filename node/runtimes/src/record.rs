@@ -7,6 +7,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::instance::MemoryPlace;
+
 /// A few paths and numbers.
 const BYTES_MAX: u64 = 64 * 1024;
 
@@ -46,10 +48,26 @@ pub struct InstanceRecord {
     pub image_format: String,
     pub vcpus: u32,
     pub memory_bytes: u64,
+    /// What is not there is as it was before there was any: all of the disk is backed, the memory is anywhere and in normal
+    /// pages.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub disk_backed_bytes: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mems: Vec<u32>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hugepage_bytes: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl InstanceRecord {
     pub const VERSION: u32 = 1;
+
+    pub fn place(self) -> MemoryPlace {
+        MemoryPlace { mems: self.mems, hugepage_bytes: self.hugepage_bytes }
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use futures::future::BoxFuture;
 use model::InstanceId;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::disk::DiskError;
-use crate::instance::{Instance, SpecError};
+use crate::admission::{EXHAUSTED, Exhausted};
+use crate::disk::{self, DiskError};
+use crate::instance::{Instance, MemoryPlace, SpecError};
 use crate::seed::UserData;
 
 /// A hypervisor of this host. Each call brings one instance closer to what is wanted and is right to make again: what is so
@@ -83,6 +84,8 @@ pub struct Domain {
     /// Configured; 0 where it is not known.
     pub vcpus: u32,
     pub memory_bytes: u64,
+    /// Where that is. Told by [`Runtime::list`] alone.
+    pub place: MemoryPlace,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,6 +168,8 @@ pub enum Trouble {
     Files(#[from] kit::fs::FsError),
     #[error("the host has no memory left: {said}")]
     NoCapacity { said: String },
+    #[error("{0}")]
+    NoDisk(Exhausted),
     #[error("the hypervisor does not answer: {said}")]
     Unavailable { said: String },
     #[error("the hypervisor refuses: {said}")]
@@ -183,8 +188,10 @@ impl Trouble {
             Self::Foreign { .. } => "ForeignDomain",
             Self::Spec(_) => "InvalidInstance",
             Self::Disk(err) if err.is_refusal() => "ImageRefused",
+            Self::Disk(err) if err.is_full() => EXHAUSTED,
+            Self::Files(err) if disk::is_full(err) => EXHAUSTED,
             Self::Disk(_) | Self::Files(_) => "DiskTrouble",
-            Self::NoCapacity { .. } => "ResourcesExhausted",
+            Self::NoCapacity { .. } | Self::NoDisk(_) => EXHAUSTED,
             Self::Unavailable { .. } | Self::Unreadable { .. } => "RuntimeUnavailable",
             Self::Refused { .. } => "RuntimeRefused",
         }
@@ -194,6 +201,7 @@ impl Trouble {
     pub fn retryable(&self) -> bool {
         match self {
             Self::NoCapacity { .. }
+            | Self::NoDisk(_)
             | Self::Unavailable { .. }
             | Self::Unreadable { .. }
             | Self::Files(_)

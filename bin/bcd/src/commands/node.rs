@@ -54,9 +54,16 @@ pub async fn run(args: NodeArgs, journal_layer: Option<JournalLayer>) -> anyhow:
         waker,
     )
     .await?;
+    let ports = NodePorts::host(&config.data_dir, clock.clone(), logs);
+    let ports = match hypervisor {
+        Some(hypervisor) => {
+            ports.with_instances(hypervisor, hypervisor::dir(&config.data_dir, &config.instances))
+        }
+        None => ports,
+    };
     let machine = Machine {
         data_dir: config.data_dir.clone(),
-        ports: NodePorts { hypervisor, ..NodePorts::host(&config.data_dir, clock.clone(), logs) },
+        ports,
         tunnels: Some(link.clone()),
         link,
         arrived: Some(arrived),

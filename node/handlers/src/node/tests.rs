@@ -32,7 +32,8 @@ async fn a_simulated_node_handles_every_kind_and_writes_only_below_its_folder() 
             "devices.host-only",
             "devices.limits",
             "runtime.libvirt-kvm",
-            "instance.network-policy"
+            "instance.network-policy",
+            "instance.placement"
         ]
     );
     assert_eq!(parts.hardware.inventory_hashes().len(), 7, "the first Hello tells what the machine is");

@@ -44,9 +44,12 @@ fn capability(hypervisor: &dyn Hypervisor) -> String {
 /// It sees to whom its instances speak with, or does not run them.
 const NETWORK_POLICY: &str = "instance.network-policy";
 
+/// It gives them the CPUs, memory and pages that their entries say, or does not run them.
+const PLACEMENT: &str = "instance.placement";
+
 /// What a host advertises that runs instances.
-pub fn capabilities(hypervisor: &dyn Hypervisor) -> [String; 2] {
-    [capability(hypervisor), NETWORK_POLICY.to_owned()]
+pub fn capabilities(hypervisor: &dyn Hypervisor) -> [String; 3] {
+    [capability(hypervisor), NETWORK_POLICY.to_owned(), PLACEMENT.to_owned()]
 }
 
 pub struct Instances {

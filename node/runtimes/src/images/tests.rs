@@ -5,6 +5,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod full;
+
 /// What an image's lines do, one after the other; the last one is what all others do too.
 #[derive(Clone, Copy)]
 enum Line {
@@ -308,7 +310,7 @@ async fn what_has_no_room_is_not_begun() {
     let image = image_of(&content());
     let failed = host.settled(&image).await;
     let err = failure(&failed);
-    assert!(!err.is_lasting() && err.reason() == "DiskTrouble", "{err}");
+    assert!(!err.is_lasting() && err.reason() == "ResourcesExhausted", "{err}");
     assert!(host.files().is_empty(), "{:?}", host.files());
 }
 

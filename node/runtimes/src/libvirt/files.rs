@@ -69,6 +69,9 @@ pub fn record_of(instance: &Instance) -> InstanceRecord {
         image_format: format.to_owned(),
         vcpus: instance.vcpus,
         memory_bytes: instance.memory_bytes,
+        disk_backed_bytes: instance.disk_backed_bytes,
+        mems: instance.placement.memory.mems.clone(),
+        hugepage_bytes: instance.placement.memory.hugepage_bytes,
     }
 }
 

@@ -8,6 +8,7 @@ use model::InstanceId;
 use model::unit::KIB;
 
 use super::virsh::Virsh;
+use crate::instance::MemoryPlace;
 use crate::name;
 use crate::runtime::{Domain, DomainState, Trouble};
 
@@ -79,13 +80,21 @@ fn merge(
             state: stats.state,
             vcpus: stats.vcpus,
             memory_bytes: stats.memory_bytes,
+            place: MemoryPlace::default(),
         };
         found.insert(name, Found { domain, is_defined: true });
     }
     for id in folders {
         found.entry(name::domain(id)).or_insert_with_key(|name| {
             let state = DomainState::Incomplete;
-            let domain = Domain { name: name.clone(), instance: Some(id), state, vcpus: 0, memory_bytes: 0 };
+            let domain = Domain {
+                name: name.clone(),
+                instance: Some(id),
+                state,
+                vcpus: 0,
+                memory_bytes: 0,
+                place: MemoryPlace::default(),
+            };
             Found { domain, is_defined: false }
         });
     }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::accel::{CANARY_WITHIN, Tried};
 use crate::conformance::{self, Bench, SSH_KEY, USER_DATA, sample};
-use crate::instance::{Image, ImageFormat};
+use crate::instance::{Image, ImageFormat, MemoryPlace, Placement};
 use crate::seed::UserData;
 
 mod guest;
@@ -68,6 +68,7 @@ fn runtime(libvirtd: &Libvirtd, dir: &Path, commands: Arc<dyn Commands>) -> Libv
         uri: libvirtd.uri(),
         accelerator: Accelerator::Tcg,
         shutdown_within: SHUTDOWN_WITHIN,
+        kept_bytes_min: 0,
     };
     Libvirt::new(options, commands, Arc::new(SystemClock::new()))
 }
@@ -227,6 +228,51 @@ async fn a_disk_that_its_guest_rewrote_does_not_start() {
 }
 
 #[tokio::test]
+async fn a_guest_runs_on_the_cpus_that_it_is_given() {
+    let host = Host::start();
+    let place = |cpus: &[u32]| Placement {
+        cpus: cpus.to_vec(),
+        memory: MemoryPlace { mems: vec![0], hugepage_bytes: 0 },
+    };
+    let instance = |number, vcpus, cpus: &[u32]| Instance {
+        image: host.tiny_image(),
+        vcpus,
+        placement: place(cpus),
+        ..sample(number)
+    };
+    let user_data = UserData::none();
+    let pins = |id| {
+        let domain = name::domain(id);
+        let said = host.libvirtd.virsh_ok(&["vcpupin", &domain]).expect("it tells");
+        let of = |line: &str| Some(line.split_once(char::is_whitespace)?.1.trim().to_owned());
+        said.lines().filter_map(|line| of(line.trim_start())).collect::<Vec<_>>().join(" ")
+    };
+    // One vCPU for the last of two CPUs; and one that may be on both.
+    for (number, vcpus, cpus, shown) in [(5, 1, &[1][..], "1"), (6, 1, &[0, 1][..], "0-1")] {
+        let instance = instance(number, vcpus, cpus);
+        host.runtime.define(&instance, SeedInput::UserData(&user_data)).await.expect("it can be defined");
+        host.runtime.start(instance.id).await.expect("it can be started");
+        let said = pins(instance.id);
+        assert!(said.ends_with(shown), "{said}");
+        let domain = name::domain(instance.id);
+        let memory = host.libvirtd.virsh_ok(&["numatune", &domain]).expect("it tells");
+        assert!(memory.contains("strict") && memory.contains("numa_nodeset"), "{memory}");
+        host.runtime.destroy(instance.id).await.expect("it can be removed");
+    }
+    // What the host does not have is refused where it starts, and huge pages are understood.
+    let paged =
+        Placement { cpus: vec![4000], memory: MemoryPlace { mems: Vec::new(), hugepage_bytes: 2 << 20 } };
+    let instance = Instance { placement: paged, ..instance(7, 1, &[0]) };
+    host.runtime.define(&instance, SeedInput::UserData(&user_data)).await.expect("it can be defined");
+    let listed = host.runtime.list().await.expect("it can be listed");
+    assert_eq!(listed[0].place.hugepage_bytes, 2 << 20);
+    let refused = host.runtime.start(instance.id).await.expect_err("there is no such CPU");
+    assert_eq!(refused.trouble().reason(), "RuntimeRefused", "{refused:?}");
+    host.runtime.destroy(instance.id).await.expect("it can be removed");
+    assert_eq!(host.left(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_hypervisor_that_does_not_answer_is_not_an_empty_host() {
     let dir = TempDir::new().expect("a folder");
     let options = Options {
@@ -235,6 +281,7 @@ async fn a_hypervisor_that_does_not_answer_is_not_an_empty_host() {
         uri: format!("qemu:///system?socket={}", dir.path().join("nobody").display()),
         accelerator: Accelerator::Tcg,
         shutdown_within: SHUTDOWN_WITHIN,
+        kept_bytes_min: 0,
     };
     let absent = Libvirt::new(options, Arc::new(HostCommands::new()), Arc::new(SystemClock::new()));
     let refused = absent.list().await.expect_err("nobody answers");

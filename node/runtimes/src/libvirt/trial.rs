@@ -16,6 +16,7 @@ use super::xml::{self, Boot, Definition};
 use super::{Libvirt, Options, path_text};
 use crate::accel::{self, Accel, Accelerator, CANARY_WITHIN, Choice, Tried};
 use crate::canary;
+use crate::instance::Placement;
 use crate::runtime::Trouble;
 
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -102,6 +103,7 @@ impl Libvirt {
             nics: &[],
             taps: Vec::new(),
             console: &files.console(),
+            placement: &Placement::default(),
         });
         kit::fs::write_atomic(&files.xml(), text.as_bytes(), 0o600)?;
         Ok(path_text(&files.xml()).to_owned())

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::path_text;
 use crate::accel::Accelerator;
-use crate::instance::{Image, ImageFormat, Nic};
+use crate::instance::{Image, ImageFormat, Nic, Placement};
 
 /// Marks what we defined, for people and other tools: what is ours is told by name and UUID.
 const NAMESPACE: &str = "https://better-compute.dev/libvirt/1";
@@ -27,6 +27,7 @@ pub struct Definition<'a> {
     pub taps: Vec<String>,
     /// Where the serial console's socket will be.
     pub console: &'a Path,
+    pub placement: &'a Placement,
 }
 
 pub enum Boot<'a> {
@@ -73,10 +74,49 @@ fn domain(xml: &mut Xml, definition: &Definition<'_>) -> io::Result<()> {
             empty(xml, "bc:instance", &[("xmlns:bc", NAMESPACE), ("name", definition.name)])
         })?;
         text(xml, "memory", &[("unit", "b")], &definition.memory_bytes.to_string())?;
-        text(xml, "vcpu", &[("placement", "static")], &definition.vcpus.to_string())?;
+        seat(xml, definition)?;
         machine(xml, definition)?;
         within(xml, "devices", &[], |xml| devices(xml, definition))
     })
+}
+
+/// Which of the host's CPUs, memory and pages it has. The strict mode has memory of its NUMA nodes or none.
+fn seat(xml: &mut Xml, definition: &Definition<'_>) -> io::Result<()> {
+    let Placement { cpus, memory } = definition.placement;
+    let vcpus = definition.vcpus.to_string();
+    let is_pinned = usize::try_from(definition.vcpus).is_ok_and(|vcpus| vcpus == cpus.len());
+    let floats_on = list(cpus);
+    let mut placed = vec![("placement", "static")];
+    if !cpus.is_empty() && !is_pinned {
+        placed.push(("cpuset", floats_on.as_str()));
+    }
+    text(xml, "vcpu", &placed, &vcpus)?;
+    if is_pinned && !cpus.is_empty() {
+        within(xml, "cputune", &[], |xml| {
+            cpus.iter().enumerate().try_for_each(|(vcpu, cpu)| {
+                empty(xml, "vcpupin", &[("vcpu", &vcpu.to_string()), ("cpuset", &cpu.to_string())])
+            })
+        })?;
+    }
+    if !memory.mems.is_empty() {
+        within(xml, "numatune", &[], |xml| {
+            empty(xml, "memory", &[("mode", "strict"), ("nodeset", &list(&memory.mems))])
+        })?;
+    }
+    if memory.hugepage_bytes > 0 {
+        within(xml, "memoryBacking", &[], |xml| {
+            within(xml, "hugepages", &[], |xml| {
+                empty(xml, "page", &[("size", &memory.hugepage_bytes.to_string()), ("unit", "b")])
+            })?;
+            empty(xml, "locked", &[])
+        })?;
+    }
+    Ok(())
+}
+
+fn list(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    numbers.join(",")
 }
 
 fn machine(xml: &mut Xml, definition: &Definition<'_>) -> io::Result<()> {

@@ -13,6 +13,9 @@ fn a_record_is_read_as_it_was_written_or_not_at_all() {
         image_format: "qcow2".into(),
         vcpus: 2,
         memory_bytes: 1 << 30,
+        disk_backed_bytes: 0,
+        mems: Vec::new(),
+        hugepage_bytes: 0,
     };
     write(&path, &record).expect("written");
     assert_eq!(read(&path).expect("it is whole"), Some(record));

@@ -13,7 +13,7 @@ use model::InstanceId;
 use runtimes::admission::{self, Admission, HostMemory, Promised};
 use runtimes::firewall::{Firewall, Guard, NetworkPolicy};
 use runtimes::images::Wanted;
-use runtimes::instance::AuthorizedKey;
+use runtimes::instance::{AuthorizedKey, MemoryPlace, Placement};
 use runtimes::name::Cidr;
 use runtimes::nat::NatBridge;
 use runtimes::{
@@ -21,6 +21,7 @@ use runtimes::{
     RuntimeError, SeedInput, UserData, name, network,
 };
 use tokio::net::TcpStream;
+use wire::inventory::{CPU_LIST_BYTES_MAX, CpuList};
 use wire::proto::agent::{
     ImageFormat as WireFormat, InstanceImage, InstanceNic, InstanceSpec, NetworkPolicy as WirePolicy,
 };
@@ -146,7 +147,7 @@ impl Hosted {
             }
             Wanted::Failed(err) => {
                 let (reason, retryable) = (err.reason(), !err.is_lasting());
-                Err(Trouble { reason, message: kit::chain(&*err), retryable })
+                Err(Trouble { reason, message: told(reason, kit::chain(&*err)), retryable })
             }
         }
     }
@@ -158,8 +159,10 @@ impl Hosted {
         if let Some(own) = own.filter(|own| !own.state.is_active()) {
             let active =
                 domains.iter().filter(|domain| domain.instance.is_some() && domain.state.is_active());
-            let promised = active.fold(Promised::default(), |sum, one| sum.instance(one.memory_bytes));
-            match admission::admit((self.memory)(), promised.hold(reserved_bytes), own.memory_bytes) {
+            let promised =
+                active.fold(Promised::default(), |sum, one| sum.instance(one.memory_bytes, &one.place));
+            let (host, promised) = ((self.memory)(), promised.hold(reserved_bytes));
+            match admission::admit(host.as_ref(), promised, own.memory_bytes, &own.place) {
                 Admission::Fits => {}
                 Admission::Unchecked => {
                     tracing::warn!("this host's memory is not known: a start is unchecked")
@@ -176,7 +179,17 @@ impl Hosted {
 
 fn trouble(err: RuntimeError) -> Trouble {
     let of = err.trouble();
-    Trouble { reason: of.reason(), retryable: of.retryable(), message: kit::chain(&err) }
+    let message = match of {
+        // Its own words say it all, and begin as they should.
+        runtimes::Trouble::NoDisk(exhausted) => exhausted.to_string(),
+        _ => told(of.reason(), kit::chain(&err)),
+    };
+    Trouble { reason: of.reason(), retryable: of.retryable(), message }
+}
+
+/// What the host has too little of is told in words that begin alike.
+fn told(reason: &str, message: String) -> String {
+    if reason == admission::EXHAUSTED { format!("{reason}: {message}") } else { message }
 }
 
 fn invalid(what: &str, why: impl std::fmt::Display) -> Trouble {
@@ -258,6 +271,26 @@ fn instance(entry: &InstanceSpec, image: Image) -> Result<Instance, Trouble> {
         nics: entry.nics.iter().map(nic).collect::<Result<_, _>>()?,
         hostname: parsed("host name", &entry.hostname)?,
         ssh_keys: keys.collect::<Result<_, _>>().map_err(|err| invalid("SSH key", err))?,
+        placement: placement(entry)?,
+        disk_backed_bytes: entry.disk_backed_bytes,
+    })
+}
+
+fn placement(entry: &InstanceSpec) -> Result<Placement, Trouble> {
+    let Some(placement) = &entry.placement else { return Ok(Placement::default()) };
+    let list = |what, text: &str| {
+        // Longer than any list that the kernel writes.
+        if text.len() > CPU_LIST_BYTES_MAX {
+            return Err(invalid(what, format_args!("a list of {} bytes", text.len())));
+        }
+        Ok(parsed::<CpuList>(what, text)?.iter().collect::<Vec<u32>>())
+    };
+    Ok(Placement {
+        cpus: list("CPUs", &placement.cpus)?,
+        memory: MemoryPlace {
+            mems: list("NUMA nodes", &placement.mems)?,
+            hugepage_bytes: placement.hugepage_bytes,
+        },
     })
 }
 

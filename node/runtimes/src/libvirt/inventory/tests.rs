@@ -53,6 +53,7 @@ fn a_domain_is_ours_by_its_name_and_its_uuid() {
         state: DomainState::Running,
         vcpus: 4,
         memory_bytes: 1 << 30,
+        place: MemoryPlace::default(),
     };
     assert_eq!(ours, Found { domain: expected, is_defined: true });
     // The name alone may be anybody's.

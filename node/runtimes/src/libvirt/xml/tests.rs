@@ -1,8 +1,13 @@
 use super::*;
 use crate::conformance::sample;
+use crate::instance::MemoryPlace;
 use crate::name;
 
 fn rendered(accelerator: Accelerator, format: ImageFormat) -> String {
+    placed(accelerator, format, &Placement::default())
+}
+
+fn placed(accelerator: Accelerator, format: ImageFormat, placement: &Placement) -> String {
     let instance = sample(1);
     let image = Image { path: "/images/<one> & \"two\"".into(), format };
     render(&Definition {
@@ -15,6 +20,7 @@ fn rendered(accelerator: Accelerator, format: ImageFormat) -> String {
         nics: &instance.nics,
         taps: vec![name::tap(instance.id, 0)],
         console: Path::new("/i/console.sock"),
+        placement,
     })
 }
 
@@ -82,6 +88,31 @@ fn a_card_is_on_its_bridge_by_a_tap_of_a_known_name() {
     assert_eq!(attributes(&document, "source", "bridge"), ["br0"]);
     let tap = name::tap(sample(1).id, 0);
     assert!(attributes(&document, "target", "dev").contains(&tap), "{document}");
+}
+
+#[test]
+fn one_that_may_be_anywhere_says_nothing_of_its_place() {
+    let document = rendered(Accelerator::Kvm, ImageFormat::Raw);
+    assert_eq!(attributes(&document, "vcpu", "cpuset"), Vec::<String>::new());
+    for absent in ["cputune", "numatune", "memoryBacking"] {
+        assert!(!document.contains(absent), "{absent}: {document}");
+    }
+}
+
+#[test]
+fn a_vcpu_is_on_its_cpu_and_more_cpus_are_for_all() {
+    let memory = MemoryPlace { mems: vec![1, 2], hugepage_bytes: 1 << 30 };
+    let pinned = placed(Accelerator::Kvm, ImageFormat::Raw, &Placement { cpus: vec![4, 9], memory });
+    assert_eq!(attributes(&pinned, "vcpupin", "vcpu"), ["0", "1"]);
+    assert_eq!(attributes(&pinned, "vcpupin", "cpuset"), ["4", "9"]);
+    assert_eq!(attributes(&pinned, "vcpu", "cpuset"), Vec::<String>::new());
+    assert_eq!(attributes(&pinned, "memory", "nodeset"), ["1,2"]);
+    assert_eq!(attributes(&pinned, "memory", "mode"), ["strict"]);
+    assert_eq!(attributes(&pinned, "page", "size"), ["1073741824"]);
+    let floating = Placement { cpus: vec![4, 5, 9], ..Placement::default() };
+    let floating = placed(Accelerator::Kvm, ImageFormat::Raw, &floating);
+    assert_eq!(attributes(&floating, "vcpu", "cpuset"), ["4,5,9"]);
+    assert!(!floating.contains("vcpupin"), "{floating}");
 }
 
 #[test]

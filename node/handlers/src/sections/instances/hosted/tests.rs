@@ -9,7 +9,7 @@ use runtimes::firewall::FakeKernel;
 use runtimes::images::{FetchError, ImageSource, Incoming};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use wire::proto::agent::DesiredInstance;
+use wire::proto::agent::{DesiredInstance, InstancePlacement};
 
 use super::*;
 
@@ -52,8 +52,10 @@ fn host() -> Host {
     let runtime = Arc::new(FakeRuntime::new("libvirt-kvm", clock, Duration::from_secs(1)));
     let memory = Arc::new(AtomicU64::new(16 << 30));
     let total = memory.clone();
-    let memory_of: HostMemoryOf =
-        Box::new(move || Some(HostMemory { total_bytes: total.load(Ordering::Relaxed), hugetlb_bytes: 0 }));
+    let memory_of: HostMemoryOf = Box::new(move || {
+        let total_bytes = total.load(Ordering::Relaxed);
+        Some(HostMemory { total_bytes, hugetlb_bytes: 0, free_pages: Vec::new() })
+    });
     let kernel = Arc::new(FakeKernel::default());
     let firewall = Arc::new(Firewall::new(kernel.clone(), Arc::new(SystemClock::new())));
     let hosted = Hosted::new(runtime.clone(), images, firewall, None, memory_of, None);
@@ -76,6 +78,10 @@ fn entry(number: u128) -> InstanceSpec {
         hostname: "web".into(),
         ..InstanceSpec::default()
     }
+}
+
+fn place(cpus: &str, mems: &str, hugepage_bytes: u64) -> Option<InstancePlacement> {
+    Some(InstancePlacement { cpus: cpus.into(), mems: mems.into(), hugepage_bytes })
 }
 
 fn id(number: u128) -> InstanceId {
@@ -138,6 +144,20 @@ async fn what_an_entry_says_wrongly_is_told_and_lasts() {
             "MAC",
         ),
         (of(|entry| entry.disk_bytes = 512), "InvalidInstance", "disk"),
+        (of(|entry| entry.disk_backed_bytes = 2 << 30), "InvalidInstance", "backed"),
+        (of(|entry| entry.placement = place("0-", "", 0)), "InvalidInstance", "CPU"),
+        (of(|entry| entry.placement = place("", "0,9999", 0)), "InvalidInstance", "NUMA"),
+        (of(|entry| entry.placement = place("", "", 4096)), "InvalidInstance", "pages of 4096"),
+        (
+            of(|entry| (entry.placement, entry.vcpus) = (place("0-2", "", 0), 4)),
+            "InvalidInstance",
+            "3 CPUs of the host for 4 vCPUs",
+        ),
+        (
+            of(|entry| (entry.placement, entry.memory_bytes) = (place("", "", 1 << 30), 3 << 29)),
+            "InvalidInstance",
+            "multiple",
+        ),
         (of(|entry| entry.gpu_device_ids = vec!["GPU-1".into()]), "NoGpuPassthrough", "GPU"),
     ] {
         let told = host.define(&wrong).await.unwrap_err();
@@ -164,6 +184,18 @@ async fn a_start_that_the_host_has_no_memory_for_waits() {
     let told = host.hosted.start(id(2), 7 << 30).await.unwrap_err();
     assert_eq!(told.reason, "ResourcesExhausted", "holds have the rest");
     host.hosted.start(id(2), 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_start_in_huge_pages_waits_for_those() {
+    let mut host = host();
+    let paged = InstanceSpec { placement: place("", "", 1 << 30), ..entry(1) };
+    host.define(&paged).await.unwrap();
+    let told = host.hosted.start(id(1), 0).await.unwrap_err();
+    assert_eq!((told.reason, told.retryable), ("ResourcesExhausted", true));
+    assert!(told.message.contains("1024 MiB of memory in huge pages needed, 0 MiB left"), "{}", told.message);
+    host.define(&entry(1)).await.unwrap();
+    host.hosted.start(id(1), 0).await.expect("in normal ones it does");
 }
 
 #[tokio::test]
