@@ -8,6 +8,7 @@ use agent::config::{InstancesAccel, InstancesConfig};
 use agent::identity::FileIdentity;
 use agent::link::ImageLink;
 use handlers::images::{FromAddress, FromGateway, Guard, HostLookup, Sources};
+use handlers::node::NodePorts;
 use handlers::sections::instances::hosted::Hosted;
 use handlers::sections::instances::port::Hypervisor;
 use hw::{Commands, Hardware, HostCommands, HostHardware, InNetwork, Root};
@@ -18,9 +19,11 @@ use runtimes::firewall::{Changes, Firewall, Nft};
 use runtimes::images::Images;
 use runtimes::libvirt::{HostFacts, Options};
 use runtimes::nat::NatBridge;
+use runtimes::vfio::{Passthrough, Pci, SysfsPci, VFIO};
 use runtimes::{Libvirt, canary};
 
 const MEMINFO_BYTES_MAX: u64 = 64 * 1024;
+const SYS: &str = "/sys";
 
 /// Libvirt, where its tools are. `arrived` is woken when an image has come, or will not.
 pub async fn of_host(
@@ -52,12 +55,17 @@ pub async fn of_host(
         (options.dir, options.reach_from) = (dir.clone(), dir.clone());
     }
     let instances_dir = options.dir.join("instances");
+    let hardware = NodePorts::hardware_with_instances(commands.clone(), options.dir.clone());
     if let Some(uri) = &config.libvirt_uri {
         options.uri.clone_from(uri);
     }
     let images_dir = options.dir.join("images");
     let (runtime, choice) = Libvirt::open(options, asked, facts, commands.clone(), clock.clone()).await?;
     tracing::info!(accelerator = %choice, "this host runs instances");
+    let pci = Arc::new(SysfsPci::at(Path::new(SYS)));
+    let hands_gpus = has_iommu() && pci.has_driver(VFIO);
+    // Also where it hands none now: what was handed goes back.
+    let runtime = runtime.with_passthrough(Passthrough::new(pci, commands.clone()));
     let identity = Arc::new(FileIdentity::new(data_dir));
     let guard = Guard::new(Arc::new(HostLookup), config.image_networks.clone());
     let sources = Sources {
@@ -81,7 +89,9 @@ pub async fn of_host(
     let firewall = Arc::new(Firewall::new(kernel, clock));
     watch(firewall.clone(), namespace.clone(), &supervisor);
     let runtime = Arc::new(runtime);
-    Ok(Some(Arc::new(Hosted::new(runtime, images, firewall, nat, Box::new(memory), namespace))))
+    let hosted = Hosted::new(runtime, images, firewall, nat, Box::new(memory), namespace);
+    let hosted = if hands_gpus { hosted.with_gpus_of(hardware) } else { hosted };
+    Ok(Some(Arc::new(hosted)))
 }
 
 /// Whether the system's libvirt does.
@@ -107,6 +117,12 @@ fn watch(firewall: Arc<Firewall>, namespace: Option<PathBuf>, supervisor: &Super
         }
         Ok::<(), Infallible>(())
     });
+}
+
+/// Whether it is on: groups are the kernel's only then.
+fn has_iommu() -> bool {
+    let groups = std::fs::read_dir(Path::new(SYS).join("kernel/iommu_groups"));
+    groups.is_ok_and(|mut groups| groups.next().is_some())
 }
 
 fn on_path(program: &str) -> bool {

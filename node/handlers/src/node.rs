@@ -19,6 +19,7 @@ use crate::machine::{Machine, Reboot, Watch};
 use crate::sections::access::AccessFiles;
 use crate::sections::devices::{CAPABILITY_HOST_ONLY, CAPABILITY_KUBERNETES, Devices, Holds};
 use crate::sections::instances::fake::FakeHypervisor;
+use crate::sections::instances::gpus::WithHanded;
 use crate::sections::instances::port::Hypervisor;
 use crate::sections::instances::{self, Instances};
 use crate::shell::{EchoShell, HostShell, Shell};
@@ -67,8 +68,13 @@ impl NodePorts {
     /// Runs instances, whose disks are below this folder.
     pub fn with_instances(self, hypervisor: Arc<dyn Hypervisor>, dir: PathBuf) -> Self {
         let commands: Arc<dyn Commands> = Arc::new(HostCommands::new());
-        let hardware = HostHardware::new(Root::host(), commands).with_instances_in(dir);
-        Self { hypervisor: Some(hypervisor), hardware: Arc::new(hardware), ..self }
+        Self { hypervisor: Some(hypervisor), hardware: Self::hardware_with_instances(commands, dir), ..self }
+    }
+
+    /// This machine, with those of its GPUs that are its instances'.
+    pub fn hardware_with_instances(commands: Arc<dyn Commands>, dir: PathBuf) -> Arc<dyn hw::Hardware> {
+        let machine = HostHardware::new(Root::host(), commands).with_instances_in(dir.clone());
+        Arc::new(WithHanded::new(Arc::new(machine), dir.join("instances")))
     }
 
     /// A machine that is not there. Everything it writes is below `data_dir`.

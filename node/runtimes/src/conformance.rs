@@ -43,6 +43,7 @@ pub fn sample(number: u8) -> Instance {
         hostname: format!("tiny-{number}").parse().expect("a name"),
         ssh_keys: vec![AuthorizedKey::parse(SSH_KEY).expect("a key")],
         placement: Placement::default(),
+        gpus: Vec::new(),
         disk_backed_bytes: 0,
     }
 }

@@ -9,6 +9,7 @@ use model::unit::MIB;
 use pki::ssh::SshPublicKey;
 
 use crate::name::{Bridge, Cidr, Hostname, Mac};
+use crate::vfio::Gpu;
 
 /// As many as the machine type takes.
 pub const VCPUS_MAX: u32 = 288;
@@ -23,6 +24,8 @@ pub const NICS_MAX: usize = 8;
 /// Of one card; also gateways and nameservers.
 pub const ADDRESSES_MAX: usize = 16;
 pub const SSH_KEYS_MAX: usize = 64;
+/// The largest machines have as many.
+pub const GPUS_MAX: usize = 16;
 /// The kernel's own bounds.
 pub const HOST_CPUS_MAX: usize = 8192;
 pub const NUMA_NODES_MAX: usize = 1024;
@@ -45,6 +48,8 @@ pub struct Instance {
     /// For the guest's default user.
     pub ssh_keys: Vec<AuthorizedKey>,
     pub placement: Placement,
+    /// Those of the host that it has, in the guest's order.
+    pub gpus: Vec<Gpu>,
     /// How much of its disk the host must have room for; 0 for all of it.
     pub disk_backed_bytes: u64,
 }
@@ -185,6 +190,7 @@ impl Instance {
             size if HUGE_PAGES.contains(&size) => whole("memory", self.memory_bytes, size)?,
             given => return Err(SpecError::PageSize { given }),
         }
+        count("GPUs", self.gpus.len(), GPUS_MAX)?;
         count("SSH keys", self.ssh_keys.len(), SSH_KEYS_MAX)?;
         count("network cards", self.nics.len(), NICS_MAX)?;
         if !self.image.path.is_absolute() || self.image.path.to_str().is_none() {

@@ -16,7 +16,8 @@
 //! - [`seed`] is what a guest is told at its first boot, as NoCloud has it.
 //! - [`firewall`] has the host's kernel judge what instances send, and by whom they are reached.
 //! - [`nat`] is a network for them where the host has none.
-//! - [`admission`] says whether the host's memory suffices. [`accel`] says whether KVM does, by a [`canary`].
+//! - [`vfio`] hands the host's GPUs to guests, and takes them back.
+//! - [`admission`] says whether the host's memory and disk suffice. [`accel`] says whether KVM does, by a [`canary`].
 //!
 //! A pass over a section's instances, for who makes one:
 //!
@@ -44,6 +45,8 @@ pub mod seed;
 pub mod firewall;
 pub mod nat;
 pub mod network;
+
+pub mod vfio;
 
 pub mod accel;
 pub mod admission;

@@ -8,6 +8,7 @@
 //!                record        what the disk is based on
 //!                domain.xml    the definition that libvirt took
 //!                tty           the serial console, while it runs
+//!                gpus          what it has of the host's devices, and how they were before
 //! canary/                      the machine that shows whether KVM boots one
 //! ```
 
@@ -34,8 +35,10 @@ use crate::runtime::{
     Console, Domain, DomainState, Progress, Reboot, Runtime, RuntimeError, SeedInput, Trouble, about,
 };
 use crate::seed;
+use crate::vfio::{Passthrough, PciAddress};
 
 mod files;
+mod gpus;
 mod inventory;
 mod space;
 mod trial;
@@ -43,6 +46,7 @@ mod virsh;
 mod xml;
 
 use files::{Files, image_of, path_text, record_of};
+pub use gpus::{gpu_record, handed};
 use inventory::Found;
 pub use space::promised;
 pub use trial::HostFacts;
@@ -102,6 +106,8 @@ pub struct Libvirt {
     clock: Arc<dyn Clock>,
     virsh: Virsh,
     stopping: Mutex<BTreeMap<InstanceId, Asked>>,
+    /// None on a host that hands no devices to guests.
+    passthrough: Option<Passthrough>,
 }
 
 impl Libvirt {
@@ -109,7 +115,12 @@ impl Libvirt {
 
     pub fn new(options: Options, commands: Arc<dyn Commands>, clock: Arc<dyn Clock>) -> Self {
         let virsh = Virsh::new(commands.clone(), options.uri.clone());
-        Self { options, commands, clock, virsh, stopping: Mutex::default() }
+        Self { options, commands, clock, virsh, stopping: Mutex::default(), passthrough: None }
+    }
+
+    /// Hands GPUs to its guests, and takes them back.
+    pub fn with_passthrough(self, passthrough: Passthrough) -> Self {
+        Self { passthrough: Some(passthrough), ..self }
     }
 
     fn instances(&self) -> PathBuf {
@@ -127,7 +138,8 @@ impl Libvirt {
 
     async fn define_instance(&self, instance: &Instance, seed: SeedInput<'_>) -> Result<(), Trouble> {
         instance.check()?;
-        // A refused image leaves nothing behind.
+        // What is refused leaves nothing behind.
+        let devices = self.devices_of(instance)?;
         disk::check_size(&instance.image, instance.disk_bytes)?;
         let found = self.find(instance.id).await?;
         let is_active = found.as_ref().is_some_and(|found| found.domain.state.is_active());
@@ -151,7 +163,8 @@ impl Libvirt {
         if let (false, SeedInput::UserData(user_data)) = (has_seed, seed) {
             kit::fs::write_atomic(&files.seed(), &seed::render(instance, user_data), 0o600)?;
         }
-        self.define_domain(instance, &files, found.is_some_and(|found| found.is_defined)).await?;
+        let is_defined = found.is_some_and(|found| found.is_defined);
+        self.define_domain(instance, &files, is_defined, &devices).await?;
         match is_active {
             true => self.grow_running(instance, &files).await,
             false => Ok(()),
@@ -164,6 +177,7 @@ impl Libvirt {
         instance: &Instance,
         files: &Files,
         is_defined: bool,
+        devices: &[PciAddress],
     ) -> Result<(), Trouble> {
         let (disk, seed, console) = (files.disk(), files.seed(), files.console());
         let text = xml::render(&Definition {
@@ -177,6 +191,7 @@ impl Libvirt {
             taps: (0..instance.nics.len()).map(|at| name::tap(instance.id, at)).collect(),
             console: &console,
             placement: &instance.placement,
+            devices,
         });
         let held = kit::fs::read_if_present(&files.xml(), DEFINITION_BYTES_MAX)?;
         if is_defined && held.as_deref() == Some(text.as_bytes()) {
@@ -232,14 +247,20 @@ impl Libvirt {
         disk::check_image(&image)?;
         disk::check_disk(&self.files(id).disk(), &image)?;
         self.admit_started(id)?;
-        match self.virsh.ok(&["start", &domain]).await {
-            Ok(_) => Ok(()),
+        self.take_gpus(id, &record.gpus).await?;
+        let trouble = match self.virsh.ok(&["start", &domain]).await {
+            Ok(_) => return Ok(()),
             // QEMU's own words, in the C locale: nothing else tells this failure from others.
             Err(Trouble::Refused { said }) if said.contains("Cannot allocate memory") => {
-                Err(Trouble::NoCapacity { said })
+                Trouble::NoCapacity { said }
             }
-            Err(trouble) => Err(trouble),
+            Err(trouble) => trouble,
+        };
+        // Who does not run has nothing of the host's. Whether it runs after all is looked at first.
+        if !self.is_active(id).await? {
+            self.give_back_gpus(id).await?;
         }
+        Err(trouble)
     }
 
     async fn stop_instance(&self, id: InstanceId) -> Result<Progress, Trouble> {
@@ -319,6 +340,7 @@ impl Libvirt {
                 .await?;
         }
         self.forget(id);
+        self.give_back_gpus(id).await?;
         let dir = self.files(id).dir;
         match tokio::fs::remove_dir_all(&dir).await {
             Err(err) if err.kind() != std::io::ErrorKind::NotFound => {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::instance::MemoryPlace;
+use crate::vfio::Gpu;
 
 /// A few paths and numbers.
 const BYTES_MAX: u64 = 64 * 1024;
@@ -56,6 +57,8 @@ pub struct InstanceRecord {
     pub mems: Vec<u32>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hugepage_bytes: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<Gpu>,
 }
 
 fn is_zero(number: &u64) -> bool {

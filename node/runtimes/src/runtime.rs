@@ -12,6 +12,7 @@ use crate::admission::{EXHAUSTED, Exhausted};
 use crate::disk::{self, DiskError};
 use crate::instance::{Instance, MemoryPlace, SpecError};
 use crate::seed::UserData;
+use crate::vfio::VfioError;
 
 /// A hypervisor of this host. Each call brings one instance closer to what is wanted and is right to make again: what is so
 /// already is success. Calls about one instance come one after the other; calls about different ones may overlap.
@@ -170,6 +171,8 @@ pub enum Trouble {
     NoCapacity { said: String },
     #[error("{0}")]
     NoDisk(Exhausted),
+    #[error(transparent)]
+    Gpus(#[from] VfioError),
     #[error("the hypervisor does not answer: {said}")]
     Unavailable { said: String },
     #[error("the hypervisor refuses: {said}")]
@@ -192,6 +195,7 @@ impl Trouble {
             Self::Files(err) if disk::is_full(err) => EXHAUSTED,
             Self::Disk(_) | Self::Files(_) => "DiskTrouble",
             Self::NoCapacity { .. } | Self::NoDisk(_) => EXHAUSTED,
+            Self::Gpus(err) => err.reason(),
             Self::Unavailable { .. } | Self::Unreadable { .. } => "RuntimeUnavailable",
             Self::Refused { .. } => "RuntimeRefused",
         }
@@ -207,6 +211,7 @@ impl Trouble {
             | Self::Files(_)
             | Self::Refused { .. } => true,
             Self::Disk(err) => !err.is_refusal(),
+            Self::Gpus(err) => err.retryable(),
             Self::NotDefined | Self::NotRunning | Self::NoSeed | Self::Foreign { .. } | Self::Spec(_) => {
                 false
             }

@@ -33,7 +33,8 @@ async fn a_simulated_node_handles_every_kind_and_writes_only_below_its_folder() 
             "devices.limits",
             "runtime.libvirt-kvm",
             "instance.network-policy",
-            "instance.placement"
+            "instance.placement",
+            "instance.gpus"
         ]
     );
     assert_eq!(parts.hardware.inventory_hashes().len(), 7, "the first Hello tells what the machine is");

@@ -12,6 +12,7 @@
 
 mod boots;
 pub mod fake;
+pub mod gpus;
 pub mod hosted;
 pub mod plan;
 pub mod port;
@@ -31,7 +32,7 @@ use wire::proto::agent::{
     InstancesObserved, InstancesSection, NetworkPolicy, NodeSpec,
 };
 
-use super::devices::desired;
+use super::devices::{cdi, desired};
 use boots::Boots;
 use plan::{Step, plan, seen, stop};
 use port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
@@ -47,9 +48,14 @@ const NETWORK_POLICY: &str = "instance.network-policy";
 /// It gives them the CPUs, memory and pages that their entries say, or does not run them.
 const PLACEMENT: &str = "instance.placement";
 
+/// It can hand them GPUs.
+const GPUS: &str = "instance.gpus";
+
 /// What a host advertises that runs instances.
-pub fn capabilities(hypervisor: &dyn Hypervisor) -> [String; 3] {
-    [capability(hypervisor), NETWORK_POLICY.to_owned(), PLACEMENT.to_owned()]
+pub fn capabilities(hypervisor: &dyn Hypervisor) -> Vec<String> {
+    let gpus = hypervisor.hands_gpus().then(|| GPUS.to_owned());
+    let all = [capability(hypervisor), NETWORK_POLICY.to_owned(), PLACEMENT.to_owned()];
+    all.into_iter().chain(gpus).collect()
 }
 
 pub struct Instances {
@@ -104,8 +110,8 @@ impl Instances {
         }
         match self.hypervisor.clone() {
             Some(hypervisor) => {
-                let reserved = promised_to_holds(spec);
-                self.converge_on(&*hypervisor, &wanted, reserved, &mut pass).await;
+                let held = Promised::of(spec);
+                self.converge_on(&*hypervisor, &wanted, &held, &mut pass).await;
             }
             None => pass.without_hypervisor(&wanted),
         }
@@ -117,7 +123,7 @@ impl Instances {
         &mut self,
         hypervisor: &dyn Hypervisor,
         wanted: &Wanted,
-        reserved_bytes: u64,
+        promised: &Promised,
         pass: &mut Pass<'_>,
     ) {
         let before = match list(hypervisor).await {
@@ -166,6 +172,13 @@ impl Instances {
                 true if !runs => Vec::new(),
                 true | false => plan(entry.desired(), entry.boot, held, self.boots.of(*id)),
             };
+            if steps.contains(&Step::Start)
+                && let Some(gpu) = promised.held_of(entry)
+            {
+                let message = format!("GPU {gpu} is held by an allocation that is no instance's");
+                pass.failed(*id, Trouble { reason: "GpuHeld", message, retryable: true });
+                continue;
+            }
             plans.push((*id, entry, steps));
         }
         for takes_away in [true, false] {
@@ -174,7 +187,9 @@ impl Instances {
                     if pass.stopped() || pass.troubles.contains_key(id) {
                         break;
                     }
-                    if let Err(trouble) = self.apply(hypervisor, *id, entry, *step, reserved_bytes).await {
+                    if let Err(trouble) =
+                        self.apply(hypervisor, *id, entry, *step, promised.memory_bytes).await
+                    {
                         pass.failed(*id, trouble);
                     }
                 }
@@ -276,10 +291,26 @@ fn unguarded_fact(trouble: &Trouble) -> Fact {
     }
 }
 
-/// The memory limits of this host's holds.
-fn promised_to_holds(spec: &NodeSpec) -> u64 {
-    let devices = desired::parse(&spec.devices.clone().unwrap_or_default());
-    devices.held.values().map(|hold| hold.limits.memory_bytes).sum()
+/// What this host's holds have.
+struct Promised {
+    memory_bytes: u64,
+    gpus: Vec<String>,
+}
+
+impl Promised {
+    fn of(spec: &NodeSpec) -> Self {
+        let devices = desired::parse(&spec.devices.clone().unwrap_or_default());
+        Self {
+            memory_bytes: devices.held.values().map(|hold| hold.limits.memory_bytes).sum(),
+            gpus: devices.held.values().flat_map(|hold| hold.atoms.iter().cloned()).collect(),
+        }
+    }
+
+    /// A GPU of the entry that a hold has, in whole or in part.
+    fn held_of<'a>(&self, entry: &'a InstanceSpec) -> Option<&'a str> {
+        let is_held = |gpu: &&String| self.gpus.iter().any(|held| cdi::overlap(held, gpu));
+        entry.gpu_device_ids.iter().find(is_held).map(String::as_str)
+    }
 }
 
 async fn list(hypervisor: &dyn Hypervisor) -> Result<BTreeMap<InstanceId, Power>, Trouble> {

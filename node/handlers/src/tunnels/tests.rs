@@ -173,6 +173,10 @@ impl Hypervisor for Talkative {
         "talkative"
     }
 
+    fn hands_gpus(&self) -> bool {
+        false
+    }
+
     fn reach(&self, _: InstanceId, _: Door) -> BoxFuture<'_, Result<Box<dyn ByteStream>, Trouble>> {
         let message = self.0.repeat(10_000);
         Box::pin(async move { Err(Trouble { reason: "NotReached", message, retryable: true }) })

@@ -33,6 +33,11 @@ impl Files {
         self.dir.join("domain.xml")
     }
 
+    /// What it has of the host's devices.
+    pub fn gpus(&self) -> PathBuf {
+        self.dir.join("gpus")
+    }
+
     pub fn console(&self) -> PathBuf {
         self.dir.join("tty")
     }
@@ -72,6 +77,7 @@ pub fn record_of(instance: &Instance) -> InstanceRecord {
         disk_backed_bytes: instance.disk_backed_bytes,
         mems: instance.placement.memory.mems.clone(),
         hugepage_bytes: instance.placement.memory.hugepage_bytes,
+        gpus: instance.gpus.clone(),
     }
 }
 

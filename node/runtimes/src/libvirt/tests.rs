@@ -14,6 +14,8 @@ use crate::accel::{CANARY_WITHIN, Tried};
 use crate::conformance::{self, Bench, SSH_KEY, USER_DATA, sample};
 use crate::instance::{Image, ImageFormat, MemoryPlace, Placement};
 use crate::seed::UserData;
+use crate::vfio::fake::FakePci;
+use crate::vfio::{self, Passthrough, PciAddress};
 
 mod guest;
 
@@ -269,6 +271,42 @@ async fn a_guest_runs_on_the_cpus_that_it_is_given() {
     let refused = host.runtime.start(instance.id).await.expect_err("there is no such CPU");
     assert_eq!(refused.trouble().reason(), "RuntimeRefused", "{refused:?}");
     host.runtime.destroy(instance.id).await.expect("it can be removed");
+    assert_eq!(host.left(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_start_has_none_of_the_hosts_devices() {
+    let host = Host::start();
+    // One that is in no machine of today's: the kernel's files have nothing of it, so QEMU does not start.
+    let address: PciAddress = "ffff:ff:1f.0".parse().expect("an address");
+    let pci = Arc::new(FakePci::with_drivers(&["nvidia", vfio::VFIO]));
+    pci.add(&address, 0x03_02_00, Some(1), Some("nvidia"));
+    let before = pci.bindings();
+    let commands: Arc<dyn Commands> = Arc::new(HostCommands::new());
+    let passthrough = Passthrough::new(pci.clone(), commands.clone());
+    let hands = runtime(&host.libvirtd, host.dir.path(), commands).with_passthrough(passthrough);
+    let gpu = vfio::Gpu { uuid: "GPU-a".into(), address, persistence: false, facts: "{}".into() };
+    let instance = Instance { image: host.tiny_image(), gpus: vec![gpu], ..sample(8) };
+    let user_data = UserData::none();
+    let seed = SeedInput::UserData(&user_data);
+    let refused = host.runtime.define(&instance, seed).await.expect_err("this one hands over nothing");
+    assert_eq!(refused.trouble().reason(), "NoGpuPassthrough");
+    assert_eq!(host.left(), Vec::<String>::new());
+    hands.define(&instance, seed).await.expect("libvirt takes it");
+    let known = host.libvirtd.virsh_ok(&["dumpxml", &name::domain(instance.id)]).expect("it tells");
+    assert!(known.contains("<hostdev mode='subsystem' type='pci' managed='no'>"), "{known}");
+    assert!(known.contains("domain='0xffff' bus='0xff' slot='0x1f' function='0x0'"), "{known}");
+    assert_eq!(pci.bindings(), before, "until it starts it has nothing");
+    let instances = hands.options.dir.join("instances");
+    let refused = hands.start(instance.id).await.expect_err("there is no such device");
+    assert_eq!(refused.trouble().reason(), "RuntimeRefused", "{refused:?}");
+    assert!(pci.changes() > 3, "it was taken before");
+    assert_eq!((pci.bindings(), handed(&instances).expect("it is told")), (before.clone(), Vec::new()));
+    // Taken by a daemon that died before it started: whoever destroys it gives back.
+    hands.take_gpus(instance.id, &instance.gpus).await.expect("it can be had");
+    assert_eq!(handed(&instances).expect("it is told"), ["{}"]);
+    hands.destroy(instance.id).await.expect("it can be removed");
+    assert_eq!(pci.bindings(), before);
     assert_eq!(host.left(), Vec::<String>::new());
 }
 

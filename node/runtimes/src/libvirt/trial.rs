@@ -104,6 +104,7 @@ impl Libvirt {
             taps: Vec::new(),
             console: &files.console(),
             placement: &Placement::default(),
+            devices: &[],
         });
         kit::fs::write_atomic(&files.xml(), text.as_bytes(), 0o600)?;
         Ok(path_text(&files.xml()).to_owned())

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::path_text;
 use crate::accel::Accelerator;
 use crate::instance::{Image, ImageFormat, Nic, Placement};
+use crate::vfio::PciAddress;
 
 /// Marks what we defined, for people and other tools: what is ours is told by name and UUID.
 const NAMESPACE: &str = "https://better-compute.dev/libvirt/1";
@@ -28,6 +29,8 @@ pub struct Definition<'a> {
     /// Where the serial console's socket will be.
     pub console: &'a Path,
     pub placement: &'a Placement,
+    /// The host's, which wait for it.
+    pub devices: &'a [PciAddress],
 }
 
 pub enum Boot<'a> {
@@ -169,6 +172,9 @@ fn devices(xml: &mut Xml, definition: &Definition<'_>) -> io::Result<()> {
             empty(xml, "model", &[("type", "virtio")])
         })?;
     }
+    for device in definition.devices {
+        hostdev(xml, device)?;
+    }
     within(xml, "serial", &[("type", "unix")], |xml| {
         empty(xml, "source", &[("mode", "bind"), ("path", path_text(definition.console))])?;
         empty(xml, "target", &[("port", "0")])
@@ -178,6 +184,20 @@ fn devices(xml: &mut Xml, definition: &Definition<'_>) -> io::Result<()> {
     })?;
     within(xml, "video", &[], |xml| empty(xml, "model", &[("type", "none")]))?;
     empty(xml, "memballoon", &[("model", "none")])
+}
+
+/// Unmanaged: who moved it to where it waits moves it back.
+fn hostdev(xml: &mut Xml, device: &PciAddress) -> io::Result<()> {
+    let [domain, bus, slot, function] = device.parts().map(|digits| format!("0x{digits}"));
+    let address = [
+        ("domain", domain.as_str()),
+        ("bus", bus.as_str()),
+        ("slot", slot.as_str()),
+        ("function", function.as_str()),
+    ];
+    within(xml, "hostdev", &[("mode", "subsystem"), ("type", "pci"), ("managed", "no")], |xml| {
+        within(xml, "source", &[], |xml| empty(xml, "address", &address))
+    })
 }
 
 /// The disk is `vda`. The seed is on a SCSI bus, for which kernels of clouds have a driver that they lack for SATA.

@@ -16,6 +16,7 @@ fn a_record_is_read_as_it_was_written_or_not_at_all() {
         disk_backed_bytes: 0,
         mems: Vec::new(),
         hugepage_bytes: 0,
+        gpus: Vec::new(),
     };
     write(&path, &record).expect("written");
     assert_eq!(read(&path).expect("it is whole"), Some(record));

@@ -202,6 +202,10 @@ impl Hypervisor for FakeHypervisor {
         "libvirt-kvm"
     }
 
+    fn hands_gpus(&self) -> bool {
+        true
+    }
+
     fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>> {
         async move {
             let host = self.read().await?;

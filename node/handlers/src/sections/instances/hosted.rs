@@ -26,6 +26,7 @@ use wire::proto::agent::{
     ImageFormat as WireFormat, InstanceImage, InstanceNic, InstanceSpec, NetworkPolicy as WirePolicy,
 };
 
+use super::gpus;
 use super::port::{Door, Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
 
 /// The host's memory, when it can be read.
@@ -39,6 +40,8 @@ pub struct Hosted {
     memory: HostMemoryOf,
     /// In which the instances' cards are; the host's own when absent.
     namespace: Option<PathBuf>,
+    /// Where GPUs are found that instances may have; none on a host that hands none to them.
+    gpus: Option<Arc<dyn hw::Hardware>>,
 }
 
 impl Hosted {
@@ -50,7 +53,12 @@ impl Hosted {
         memory: HostMemoryOf,
         namespace: Option<PathBuf>,
     ) -> Self {
-        Self { runtime, images, firewall, nat, memory, namespace }
+        Self { runtime, images, firewall, nat, memory, namespace, gpus: None }
+    }
+
+    /// Instances may have GPUs of this machine.
+    pub fn with_gpus_of(self, machine: Arc<dyn hw::Hardware>) -> Self {
+        Self { gpus: Some(machine), ..self }
     }
 
     /// The daemon's own bridge is there while one of these is to be on it. When it cannot be, none of them can run.
@@ -106,12 +114,22 @@ impl Hosted {
     }
 
     async fn define_entry(&self, entry: &InstanceSpec) -> Result<(), Trouble> {
-        if !entry.gpu_device_ids.is_empty() {
-            let message = "this host hands no GPUs to its instances".to_owned();
-            return Err(Trouble { reason: "NoGpuPassthrough", message, retryable: false });
-        }
+        let hardware = match &self.gpus {
+            _ if entry.gpu_device_ids.is_empty() => None,
+            Some(hardware) => Some(hardware),
+            None => {
+                let message =
+                    "this host hands no GPUs to its instances: its IOMMU is off, or vfio-pci is not loaded";
+                let message = message.to_owned();
+                return Err(Trouble { reason: "NoGpuPassthrough", message, retryable: false });
+            }
+        };
         let image = self.image(&image_ref(entry)?)?;
-        let instance = instance(entry, image)?;
+        let gpus = match hardware {
+            Some(hardware) => gpus::find(&**hardware, entry).await?,
+            None => Vec::new(),
+        };
+        let instance = Instance { gpus, ..instance(entry, image)? };
         // One that has its seed keeps it.
         let user_data = UserData::none();
         self.runtime.define(&instance, SeedInput::UserData(&user_data)).await.map_err(trouble)
@@ -272,6 +290,7 @@ fn instance(entry: &InstanceSpec, image: Image) -> Result<Instance, Trouble> {
         hostname: parsed("host name", &entry.hostname)?,
         ssh_keys: keys.collect::<Result<_, _>>().map_err(|err| invalid("SSH key", err))?,
         placement: placement(entry)?,
+        gpus: Vec::new(),
         disk_backed_bytes: entry.disk_backed_bytes,
     })
 }
@@ -307,6 +326,10 @@ fn held(domain: &Domain) -> Option<Held> {
 impl Hypervisor for Hosted {
     fn id(&self) -> &str {
         self.runtime.id()
+    }
+
+    fn hands_gpus(&self) -> bool {
+        self.gpus.is_some()
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>> {

@@ -13,6 +13,9 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// The driver's id, as specs name it.
     fn id(&self) -> &str;
 
+    /// Whether its instances may have GPUs of this host.
+    fn hands_gpus(&self) -> bool;
+
     /// Everything that it holds, what is only begun among it. All of it, or an error: what is not in it is not there.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Held>, Trouble>>;
 

@@ -46,7 +46,10 @@ impl Process {
     }
 
     async fn pass_over(&mut self, generation: u64, section: InstancesSection) -> SectionReport {
-        let spec = NodeSpec { instances: Some(section), ..NodeSpec::default() };
+        self.pass_of(generation, NodeSpec { instances: Some(section), ..NodeSpec::default() }).await
+    }
+
+    async fn pass_of(&mut self, generation: u64, spec: NodeSpec) -> SectionReport {
         let context = ConvergeContext {
             node_id: NodeId::from_uuid(uuid::Uuid::nil()),
             generation,
@@ -271,4 +274,30 @@ async fn a_pass_that_was_cut_short_is_finished_by_the_next_process() {
     assert_eq!(report.state, SectionState::Converged);
     assert_eq!(host.held().await, [(1, Power::Running), (2, Power::Running)]);
     assert_eq!(host.hypervisor.starts(id(1)).await, Some(1));
+}
+
+#[tokio::test]
+async fn a_gpu_that_a_hold_has_is_no_instances() {
+    use wire::proto::agent::{DesiredHold, DeviceAssignment, DevicesSection};
+    let host = Host::new();
+    let mut daemon = host.process();
+    let gpu = "GPU-5f1c0f52-6a77-4c11-9d5f-3a2f7f6b0001".to_owned();
+    let wants = InstanceSpec { gpu_device_ids: vec![gpu.clone()], ..running(1, 1) };
+    let hold = DeviceAssignment {
+        allocation_id: model::AllocationId::from_uuid(uuid::Uuid::from_u128(9)).to_string(),
+        atoms: vec![gpu],
+        device_class: "gpu".into(),
+        binding: wire::proto::agent::Binding::Hold.into(),
+        desired: DesiredHold::Held.into(),
+        ..DeviceAssignment::default()
+    };
+    let with = |assignments| NodeSpec {
+        instances: Some(wire::instance::section(vec![wants.clone(), running(2, 1)])),
+        devices: Some(DevicesSection { assignments }),
+        ..NodeSpec::default()
+    };
+    let report = daemon.pass_of(1, with(vec![hold])).await;
+    assert_eq!(told(&report), ["1@1 pending GpuHeld", "2@1 running"]);
+    let report = daemon.pass_of(2, with(Vec::new())).await;
+    assert_eq!((report.state, told(&report)), (SectionState::Converged, vec!["1@1 running".into()]));
 }

@@ -8,6 +8,15 @@ fn rendered(accelerator: Accelerator, format: ImageFormat) -> String {
 }
 
 fn placed(accelerator: Accelerator, format: ImageFormat, placement: &Placement) -> String {
+    given(accelerator, format, placement, &[])
+}
+
+fn given(
+    accelerator: Accelerator,
+    format: ImageFormat,
+    placement: &Placement,
+    devices: &[PciAddress],
+) -> String {
     let instance = sample(1);
     let image = Image { path: "/images/<one> & \"two\"".into(), format };
     render(&Definition {
@@ -21,6 +30,7 @@ fn placed(accelerator: Accelerator, format: ImageFormat, placement: &Placement) 
         taps: vec![name::tap(instance.id, 0)],
         console: Path::new("/i/console.sock"),
         placement,
+        devices,
     })
 }
 
@@ -113,6 +123,17 @@ fn a_vcpu_is_on_its_cpu_and_more_cpus_are_for_all() {
     let floating = placed(Accelerator::Kvm, ImageFormat::Raw, &floating);
     assert_eq!(attributes(&floating, "vcpu", "cpuset"), ["4,5,9"]);
     assert!(!floating.contains("vcpupin"), "{floating}");
+}
+
+#[test]
+fn devices_of_the_host_are_the_guests_where_they_wait() {
+    let devices = ["0000:53:00.0", "0001:c3:1f.7"].map(|address| address.parse().expect("an address"));
+    let document = given(Accelerator::Kvm, ImageFormat::Raw, &Placement::default(), &devices);
+    assert_eq!(attributes(&document, "hostdev", "managed"), ["no", "no"]);
+    assert_eq!(attributes(&document, "address", "domain"), ["0x0000", "0x0001"]);
+    assert_eq!(attributes(&document, "address", "bus"), ["0x53", "0xc3"]);
+    assert_eq!(attributes(&document, "address", "slot"), ["0x00", "0x1f"]);
+    assert_eq!(attributes(&document, "address", "function"), ["0x0", "0x7"]);
 }
 
 #[test]
