@@ -76,7 +76,7 @@ pub struct CreateFlavor {
     /// Of the first disk.
     #[serde(rename = "diskGiB")]
     pub disk_gib: Int<1, 65_536>,
-    /// All of one model. No host hands GPUs to instances yet. 0 when not given.
+    /// All of one model, and the instance's alone: on hosts that can hand over GPUs. 0 when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Int<0, 16>>,
     /// As `nodes.get` shows it, exactly.

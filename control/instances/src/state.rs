@@ -84,8 +84,9 @@ impl Subject {
             NetworkPolicy::Egress => None,
             NetworkPolicy::Private | NetworkPolicy::None => Some(NETWORK_POLICY.to_owned()),
         };
+        let gpus = (self.shape.gpus > 0).then(|| GPUS.to_owned());
         let seats = self.shape.seating.is_any().then(|| PLACEMENT.to_owned());
-        rules.into_iter().chain(seats).chain([capability(&self.runtime)]).collect()
+        rules.into_iter().chain(seats).chain(gpus).chain([capability(&self.runtime)]).collect()
     }
 
     /// What it needs of a host.
@@ -117,6 +118,9 @@ const NETWORK_POLICY: &str = "instance.network-policy";
 /// What a host advertises that gives its instances the CPUs, memory and pages that they are to have. An older one would
 /// drop that unseen.
 const PLACEMENT: &str = "instance.placement";
+
+/// What a host advertises that can hand GPUs to its instances: its IOMMU is on.
+const GPUS: &str = "instance.gpus";
 
 /// What a host advertises for each driver that it runs.
 pub(crate) fn capability(runtime: &str) -> String {

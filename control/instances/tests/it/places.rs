@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::NodeId;
 use model::unit::GIB;
 use serde_json::{Value, json};
-use wire::inventory::{CpuList, HugePagePool, NodeInventory, NumaNode};
+use wire::inventory::{CpuList, Gpu, HugePagePool, NodeInventory, NumaNode};
 
 use crate::cloud::{Cloud, asked};
 
@@ -241,4 +241,55 @@ async fn a_host_that_knows_of_no_places_keeps_the_size_it_has() {
     let refused = cloud.call("instances.resize", json!({ "id": made["id"], "flavor": "fast" })).await;
     assert_eq!(refused.code(), "UNSUPPORTED");
     assert!(message(&refused).contains("instance.placement"), "{}", message(&refused));
+}
+
+fn with_gpus(inventory: &mut NodeInventory) {
+    let gpu = |at: u32| Gpu {
+        uuid: Some(format!("GPU-{at}")),
+        index: Some(at),
+        model: Some("H100".to_owned()),
+        ..Gpu::default()
+    };
+    inventory.gpus.gpus = (0..3).map(gpu).collect();
+}
+
+#[tokio::test]
+async fn a_gpu_is_one_instances_or_one_reservations_and_never_both() {
+    let cloud = Cloud::empty().await;
+    cloud.host_of("plain", PLACES, with_gpus).await;
+    offer(&cloud, "gpu", json!({ "gpus": 2, "gpuModel": "H100" })).await;
+    offer(&cloud, "other", json!({ "gpus": 1, "gpuModel": "L4" })).await;
+    let refused = cloud.call("instances.create", of("gpu")).await;
+    assert_eq!(refused.code(), "CAPACITY_UNAVAILABLE");
+    assert!(message(&refused).contains("instance.gpus"), "{}", message(&refused));
+    let more = |inventory: &mut NodeInventory| {
+        with_gpus(inventory);
+        for (at, gpu) in inventory.gpus.gpus.iter_mut().enumerate() {
+            gpu.uuid = Some(format!("GPU-b{at}"));
+        }
+    };
+    let host = cloud.host_of("host-0", &format!("{PLACES},instance.gpus"), more).await;
+    assert_eq!(cloud.call("instances.create", of("other")).await.code(), "CAPACITY_UNAVAILABLE");
+    let made = cloud.call("instances.create", of("gpu")).await.ok();
+    assert_eq!((&made["node"]["name"], &made["gpus"]), (&json!("host-0"), &json!(2)));
+    let entry = cloud.entries(host).await.remove(0);
+    assert_eq!(entry.gpu_device_ids, ["GPU-b0", "GPU-b1"]);
+    let waits = cloud.call("instances.create", of("gpu")).await.ok();
+    assert_eq!(waits["state"], "scheduling", "one is left");
+    for _ in 0..4 {
+        cloud.call("reservations.create", json!({ "pool": "vps", "gpus": 1 })).await.ok();
+    }
+    assert_eq!(cloud.count("bookings").await, 6);
+    assert_eq!(cloud.count("reservations WHERE state = 'placed'").await, 4, "all that instances left");
+    // Its driver sees nothing of what a guest has: the GPUs stay its own.
+    cloud.facts(host, |_| {}).await;
+    assert_eq!(cloud.count("bookings b JOIN instance_allocations a USING (allocation_id)").await, 2);
+    cloud.facts(host, more).await;
+    cloud.settle(host, &made).await;
+    cloud.change("delete", &made).await.ok();
+    assert_eq!(cloud.reconcile(&waits).await, Some(std::time::Duration::from_secs(30)), "its host has them");
+    cloud.settle(host, &made).await;
+    assert_eq!(cloud.reconcile(&waits).await, None);
+    assert_eq!(cloud.entries(host).await[0].gpu_device_ids, ["GPU-b0", "GPU-b1"]);
+    cloud.assert_sound().await;
 }
