@@ -143,6 +143,7 @@ const FLAVORS: &[Column] = &[
     column("MEMORY", |v| format!("{} MiB", number(v, "memoryMiB"))),
     column("DISK", |v| format!("{} GiB", number(v, "diskGiB"))),
     column("GPUS", |v| format!("{} {}", number(v, "gpus"), model(&at(v, "gpuModel"))).trim_end().to_owned()),
+    wide("PLACEMENT", placement),
     wide("POOL", |v| at(v, "pool.name")),
     ID,
     AGE,
@@ -203,6 +204,10 @@ const NODES: &[Column] = &[
     column("FREE", free_gpus),
     column("CPU FREE", |v| format!("{}/{}", number(v, "vcpu.free"), number(v, "vcpu.total"))),
     column("MEM FREE", |v| gib_pair(number(v, "memoryGiB.free"), number(v, "memoryGiB.total"))),
+    wide("DISK FREE", |v| match get(v, "diskGiB").is_null() {
+        true => "-".to_owned(),
+        false => gib_pair(number(v, "diskGiB.free"), number(v, "diskGiB.total")),
+    }),
     column("LAST SEEN", |v| get(v, "lastSeenSeconds").as_u64().map(age).unwrap_or_default()),
     wide("SITE", |v| at(v, "site.name")),
     wide("AGENT", |v| at(v, "agentVersion")),
@@ -287,6 +292,19 @@ const WORK: &[Column] = &[
     column("PARKED", |v| age(number(v, "parkedSeconds"))),
     column("ERROR", |v| at(v, "lastError")),
 ];
+
+/// How a flavor's instances have their host: `numa pinned pages of 1Gi`.
+fn placement(v: &Value) -> String {
+    let is = |name: &str| get(v, name) == true;
+    let pages = at(v, "placement.hugepages");
+    let words = [
+        is("placement.numaAffine").then(|| "numa".to_owned()),
+        is("placement.pinned").then(|| "pinned".to_owned()),
+        (!pages.is_empty()).then(|| format!("pages of {pages}")),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(" ") }
+}
 
 /// `8× H100`.
 fn gpus(v: &Value) -> String {

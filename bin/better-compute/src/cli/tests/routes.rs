@@ -96,12 +96,15 @@ fn nested_fields_have_flags_of_their_own() {
         .run("pools create gpu --class gpu --placement spread --host-reserve-vcpu 4 --lost-after-minutes 30");
     person.run("commands create sim-0 gpu.reset --gpus GPU-1,GPU-2 --yes");
     person.run("nodes update sim-0 --label tier=gold --label old-");
+    person.run("flavors create fast --pool vps --vcpu 8 --memory-gib 32 --disk-gib 100 --numa-affine --pinned --hugepages 1Gi");
     let asked = stub.asked();
     let policy = json!({"placement": "spread", "hostReserve": {"vcpu": 4}, "lostAfterMinutes": 30});
     assert_eq!(asked[0].body["policy"], policy);
     assert_eq!(asked[1].body["payload"], json!({"gpus": ["GPU-1", "GPU-2"]}));
     assert_eq!(asked[1].body["confirm"], "sim-0");
     assert_eq!(asked[2].body["labels"], json!({"tier": "gold", "old": null}));
+    let placement = json!({"numaAffine": true, "pinned": true, "hugepages": "1Gi"});
+    assert_eq!(asked[3].body["placement"], placement);
 }
 
 #[test]
