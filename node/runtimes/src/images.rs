@@ -6,14 +6,15 @@
 //!                                a restart
 //! <sha256>.<format>.<url>.part   what has come of it from an address, which <url> is a digest of
 //! <sha256>.<format>              whole: its digest verified, its header read. It is never written again
+//! <sha256>.<format>.from-<url>   it came from there too; `store` is the control plane's own
 //! ```
 //!
 //! What comes from one place is fetched apart from what comes from another: an address that is slow, or has another file, is in
-//! nobody's way but of those that named it.
+//! nobody's way but of those that named it. And a file that came from one place is nobody's who named another, until it came
+//! from there: who knows a digest need not have the image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -34,9 +35,11 @@ use crate::instance::{Image, ImageFormat};
 
 mod error;
 mod part;
+mod wanted;
 
 pub use error::ImageError;
 use part::Part;
+pub use wanted::Wanted;
 
 const FETCH: TaskKind = TaskKind::isolated("image fetch");
 /// Larger than any system's image; what is larger is a mistake.
@@ -53,6 +56,8 @@ const CUT_PAUSE: Duration = Duration::from_secs(1);
 /// A line on which less than this comes within the time is as good as cut.
 const STALL_BYTES: u64 = 1 << 20;
 const STALL_WITHIN: Duration = Duration::from_secs(120);
+/// Between an image's name and from where it came.
+const MARK: &str = ".from-";
 
 /// An image as a spec names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,32 +90,6 @@ pub struct FetchError {
 pub trait ImageSource: Send + Sync + 'static {
     /// The image's bytes from `offset` on. Dropping what comes ends it.
     fn open<'a>(&'a self, image: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>>;
-}
-
-/// How an image that was asked for stands.
-#[derive(Debug, Clone)]
-pub enum Wanted {
-    Here(Image),
-    /// It comes, and whoever waits is told when that has ended.
-    Coming {
-        got_bytes: u64,
-        total_bytes: u64,
-    },
-    Failed(Arc<ImageError>),
-}
-
-impl fmt::Display for Wanted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MIB: u64 = 1 << 20;
-        match self {
-            Self::Here(_) => write!(f, "the image is here"),
-            Self::Coming { total_bytes: 0, .. } => write!(f, "the image is asked for"),
-            Self::Coming { got_bytes, total_bytes } => {
-                write!(f, "{} of {} MiB of the image have come", got_bytes / MIB, total_bytes.div_ceil(MIB))
-            }
-            Self::Failed(err) => write!(f, "{}", kit::chain(&**err)),
-        }
-    }
 }
 
 #[derive(Default)]
@@ -193,7 +172,7 @@ impl Images {
         let (path, part) = (self.0.path(image), self.0.part(image));
         let mut fetches = self.0.locked();
         // Under the lock: a fetch puts its file in place before it takes its entry out.
-        if path.is_file() {
+        if self.0.is_here(image) {
             return Wanted::Here(Image { path, format: image.format });
         }
         let now = self.0.clock.monotonic();
@@ -224,11 +203,10 @@ impl Images {
         {
             let mut fetches = self.0.locked();
             for image in wanted {
-                let path = self.0.path(image);
-                if !path.is_file() {
+                if !self.0.is_here(image) {
                     kept.insert(self.0.part(image));
                 }
-                kept.insert(path);
+                kept.insert(self.0.path(image));
             }
             fetches.retain(|part, fetch| matches!(fetch, Fetch::Coming(_)) || kept.contains(part));
             kept.extend(fetches.keys().cloned());
@@ -237,6 +215,11 @@ impl Images {
         let removed = tokio::task::spawn_blocking(move || inner.remove_but(&kept)).await;
         removed.unwrap_or_else(|err| Err(inner_failed(&self.0.dir, std::io::Error::other(err))))
     }
+}
+
+/// An address, as names of files have it.
+fn place(url: &str) -> String {
+    hex::encode(&Sha256::digest(url)[..8])
 }
 
 fn inner_failed(dir: &Path, source: std::io::Error) -> FsError {
@@ -265,10 +248,22 @@ impl Inner {
     fn part(&self, image: &ImageRef) -> PathBuf {
         let mut name = self.path(image).into_os_string();
         if !image.url.is_empty() {
-            name.push(format!(".{}", hex::encode(&Sha256::digest(&image.url)[..8])));
+            name.push(format!(".{}", place(&image.url)));
         }
         name.push(".part");
         name.into()
+    }
+
+    /// Says that the image came from where it is asked for.
+    fn mark(&self, image: &ImageRef) -> PathBuf {
+        let mut name = self.path(image).into_os_string();
+        name.push(MARK);
+        name.push(if image.url.is_empty() { "store".to_owned() } else { place(&image.url) });
+        name.into()
+    }
+
+    fn is_here(&self, image: &ImageRef) -> bool {
+        self.path(image).is_file() && self.mark(image).is_file()
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Fetch>> {
@@ -414,10 +409,12 @@ impl Inner {
         }
         let path = self.path(image);
         if path.is_file() {
-            // It came from elsewhere meanwhile, and disks may be based on that file.
-            return Ok(kit::fs::remove_if_present(&from)?);
+            // It came from elsewhere before, and disks may be based on that file.
+            kit::fs::remove_if_present(&from)?;
+        } else {
+            tokio::fs::rename(&from, path).await.map_err(|source| failed("rename", source))?;
         }
-        tokio::fs::rename(&from, path).await.map_err(|source| failed("rename", source))?;
+        tokio::fs::write(self.mark(image), b"").await.map_err(|source| failed("mark", source))?;
         Ok(kit::fs::sync_dir(&self.dir)?)
     }
 
@@ -429,7 +426,9 @@ impl Inner {
         };
         for entry in entries {
             let path = entry.map_err(|err| inner_failed(&self.dir, err))?.path();
-            if !kept.contains(&path) {
+            let marked = path.to_str().and_then(|path| path.rsplit_once(MARK));
+            let of_kept = marked.is_some_and(|(whole, _)| kept.contains(Path::new(whole)));
+            if !of_kept && !kept.contains(&path) {
                 kit::fs::remove_if_present(&path)?;
                 tracing::info!(image = %path.display(), "image removed: nothing here is based on it");
             }

@@ -29,7 +29,7 @@ use crate::accel::Accelerator;
 use crate::admission::KEPT_BYTES_MIN;
 use crate::disk;
 use crate::instance::Instance;
-use crate::name;
+use crate::name::{self, Mac};
 use crate::record::{self, InstanceRecord};
 use crate::runtime::{
     Console, Domain, DomainState, Progress, Reboot, Runtime, RuntimeError, SeedInput, Trouble, about,
@@ -141,8 +141,13 @@ impl Libvirt {
         // What is refused leaves nothing behind.
         let devices = self.devices_of(instance)?;
         disk::check_size(&instance.image, instance.disk_bytes)?;
-        let found = self.find(instance.id).await?;
+        let all = inventory::look(&self.virsh, &self.instances()).await?;
+        let strangers = all.strangers();
+        let found = all.get(instance.id).map_err(|name| Trouble::Foreign { name })?;
         let is_active = found.as_ref().is_some_and(|found| found.domain.state.is_active());
+        if !is_active {
+            self.check_macs(instance, strangers).await?;
+        }
         let files = self.files(instance.id);
         files.socket()?;
         let has_seed = files.seed().is_file();
@@ -169,6 +174,23 @@ impl Libvirt {
             true => self.grow_running(instance, &files).await,
             false => Ok(()),
         }
+    }
+
+    /// Two cards with one address on a bridge take each other's frames.
+    async fn check_macs(&self, instance: &Instance, strangers: Vec<String>) -> Result<(), Trouble> {
+        for name in strangers {
+            let cards = match self.virsh.ok(&["domiflist", "--domain", &name]).await {
+                Ok(cards) => cards,
+                // It is gone since it was listed.
+                Err(Trouble::Refused { .. }) => continue,
+                Err(trouble) => return Err(trouble),
+            };
+            let has = |mac: &Mac| cards.split_whitespace().any(|word| word.parse() == Ok(*mac));
+            if let Some(mac) = instance.nics.iter().map(|nic| nic.mac).find(has) {
+                return Err(Trouble::MacTaken { mac, name });
+            }
+        }
+        Ok(())
     }
 
     /// The file says what libvirt holds, so it changes after libvirt did.

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::admission::{EXHAUSTED, Exhausted};
 use crate::disk::{self, DiskError};
 use crate::instance::{Instance, MemoryPlace, SpecError};
+use crate::name::Mac;
 use crate::seed::UserData;
 use crate::vfio::VfioError;
 
@@ -161,6 +162,8 @@ pub enum Trouble {
     NoSeed,
     #[error("a domain {name:?} is there that is not ours")]
     Foreign { name: String },
+    #[error("domain {name:?} of this host, which is not ours, has a card with the MAC address {mac} too")]
+    MacTaken { mac: Mac, name: String },
     #[error(transparent)]
     Spec(#[from] SpecError),
     #[error(transparent)]
@@ -189,6 +192,7 @@ impl Trouble {
             Self::NotRunning => "NotRunning",
             Self::NoSeed => "NoUserData",
             Self::Foreign { .. } => "ForeignDomain",
+            Self::MacTaken { .. } => "DuplicateMac",
             Self::Spec(_) => "InvalidInstance",
             Self::Disk(err) if err.is_refusal() => "ImageRefused",
             Self::Disk(err) if err.is_full() => EXHAUSTED,
@@ -204,7 +208,9 @@ impl Trouble {
     /// Whether the same call may succeed later with nothing changed in what is asked for.
     pub fn retryable(&self) -> bool {
         match self {
-            Self::NoCapacity { .. }
+            // Whose domain it is can take its card away.
+            Self::MacTaken { .. }
+            | Self::NoCapacity { .. }
             | Self::NoDisk(_)
             | Self::Unavailable { .. }
             | Self::Unreadable { .. }

@@ -126,7 +126,12 @@ impl Host {
         }
     }
 
+    /// But for what says from where they came.
     fn files(&self) -> Vec<String> {
+        self.all_files().into_iter().filter(|name| !name.contains(MARK)).collect()
+    }
+
+    fn all_files(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.dir.path().join("images")) else { return Vec::new() };
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -182,7 +187,7 @@ async fn an_address_is_in_nobodys_way_but_of_those_that_named_it() {
     assert!(failure(&host.settled(&gone).await).is_lasting());
     assert!(matches!(host.images.want(&good), Wanted::Coming { .. }), "another's trouble is not told");
     assert!(matches!(host.settled(&good).await, Wanted::Here(_)));
-    assert!(matches!(host.images.want(&gone), Wanted::Here(_)), "a digest is enough for what is here");
+    assert!(matches!(host.images.want(&gone), Wanted::Failed(_)), "a digest is not enough for what is here");
 }
 
 fn at(url: impl Into<String>) -> ImageRef {
@@ -326,24 +331,39 @@ async fn what_is_refused_or_too_large_fails_for_good() {
 }
 
 #[tokio::test]
+async fn who_names_the_digest_of_anothers_image_does_not_have_it() {
+    let mut host = host(&[Line::Whole]);
+    let image = image_of(&content());
+    assert!(matches!(host.settled(&image).await, Wanted::Here(_)));
+    let told = host.settled(&at(GONE)).await;
+    assert!(failure(&told).is_lasting(), "what is here came from the store, and not from there: {told}");
+    assert!(matches!(host.images.want(&image), Wanted::Here(_)));
+    let other = at("https://a.example/x");
+    assert!(matches!(host.images.want(&other), Wanted::Coming { .. }), "it has to come from there first");
+    assert!(matches!(host.settled(&other).await, Wanted::Here(_)));
+    assert_eq!((host.files().len(), host.all_files().len()), (1, 3));
+}
+
+#[tokio::test]
 async fn only_what_something_is_based_on_or_asks_for_stays() {
     let mut host = host(&[Line::Whole]);
     let image = image_of(&content());
     let Wanted::Here(found) = host.settled(&image).await else { panic!("it is not here") };
     let torn = host.dir.path().join("images/00.raw.part");
-    // What another address began is of no use once the image is here.
+    // The image has to come from there too.
     let elsewhere = at(GONE);
     std::fs::write(host.images.0.part(&elsewhere), &content()[..9_000]).unwrap();
     let other = ImageRef { sha256: [7; 32], ..elsewhere.clone() };
     let begun = host.images.0.part(&other);
     std::fs::write(&begun, b"what has come so far").unwrap();
     host.images.tidy(&[elsewhere.clone(), other], &BTreeSet::new()).await.unwrap();
-    assert!(found.path.is_file() && begun.is_file() && !host.images.0.part(&elsewhere).exists());
+    assert!(found.path.is_file() && begun.is_file() && host.images.0.part(&elsewhere).exists());
     std::fs::write(&torn, b"left by nobody knows whom").unwrap();
     host.images.tidy(&[], &BTreeSet::from([found.path.clone()])).await.unwrap();
-    assert!(found.path.is_file() && !torn.exists());
+    assert!(found.path.is_file() && !torn.exists() && !begun.exists());
+    assert!(matches!(host.images.want(&image), Wanted::Here(_)), "from where it came stays known");
     host.images.tidy(std::slice::from_ref(&image), &BTreeSet::new()).await.unwrap();
     assert!(found.path.is_file());
     host.images.tidy(&[], &BTreeSet::new()).await.unwrap();
-    assert!(host.files().is_empty(), "{:?}", host.files());
+    assert!(host.all_files().is_empty(), "{:?}", host.all_files());
 }

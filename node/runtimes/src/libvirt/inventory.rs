@@ -16,6 +16,8 @@ use crate::runtime::{Domain, DomainState, Trouble};
 pub const CANARY: &str = "bc-canary";
 /// One host runs hundreds; more is no answer to go by.
 const DOMAINS_MAX: usize = 16_384;
+/// Each costs a call when an instance is defined, and a host of ours has few.
+const STRANGERS_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -36,6 +38,12 @@ impl Inventory {
             Some(stranger) => Err(stranger.domain.name),
             None => Ok(None),
         }
+    }
+
+    /// Domains that are nobody's instance, each by its name; so many that all can be looked at.
+    pub fn strangers(&self) -> Vec<String> {
+        let strangers = self.0.values().filter(|found| found.domain.instance.is_none());
+        strangers.take(STRANGERS_MAX).map(|found| found.domain.name.clone()).collect()
     }
 
     pub fn domains(self) -> Vec<Domain> {

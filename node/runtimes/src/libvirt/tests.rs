@@ -275,6 +275,32 @@ async fn a_guest_runs_on_the_cpus_that_it_is_given() {
 }
 
 #[tokio::test]
+async fn a_card_whose_address_a_strangers_domain_has_waits_until_that_is_gone() {
+    let host = Host::start();
+    let instance = Instance { image: host.tiny_image(), ..sample(5) };
+    let (mac, bridge) = (instance.nics[0].mac, Libvirtd::BRIDGE);
+    let path = host.dir.path().join("stranger.xml");
+    let text = format!(
+        "<domain type='qemu'><name>copied</name><memory unit='MiB'>64</memory>\
+         <os><type arch='x86_64'>hvm</type></os><devices><interface type='bridge'>\
+         <mac address='{mac}'/><source bridge='{bridge}'/></interface></devices></domain>"
+    );
+    std::fs::write(&path, text).expect("a file");
+    host.libvirtd.virsh_ok(&["define", path_text(&path)]).expect("it can be defined");
+    let user_data = UserData::none();
+    let seed = SeedInput::UserData(&user_data);
+    let taken = host.runtime.define(&instance, seed).await.expect_err("its address is taken");
+    assert_eq!((taken.trouble().reason(), taken.trouble().retryable()), ("DuplicateMac", true));
+    let said = kit::chain(&taken);
+    assert!(said.contains("\"copied\"") && said.contains(&mac.to_string()), "{said}");
+    assert_eq!(host.runtime.observe(instance.id).await.expect("it can be looked at"), None);
+    host.libvirtd.virsh_ok(&["undefine", "copied"]).expect("it can be removed");
+    host.runtime.define(&instance, seed).await.expect("nobody has its address any more");
+    host.runtime.destroy(instance.id).await.expect("it can be removed");
+    assert_eq!(host.left(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_guest_that_does_not_start_has_none_of_the_hosts_devices() {
     let host = Host::start();
     // One that is in no machine of today's: the kernel's files have nothing of it, so QEMU does not start.

@@ -42,3 +42,39 @@ pub fn said(stderr: &[u8]) -> String {
     let joined = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     joined.chars().filter(|c| !c.is_control()).take(SAID_CHARS_MAX).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use hw::HostCommands;
+
+    use super::*;
+
+    /// A virsh that never returns from one word.
+    fn hangs_at(word: &str) -> (tempfile::TempDir, Virsh) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(VIRSH);
+        std::fs::write(
+            &path,
+            format!("#!/bin/sh\ncase \"$*\" in *{word}*) exec /bin/sleep 600;; esac\necho done\n"),
+        )
+        .unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let commands = HostCommands::new()
+            .with_search_path(dir.path().to_str().unwrap())
+            .with_bounds(Duration::from_secs(2), 1000);
+        (dir, Virsh::new(Arc::new(commands), "test:///default".into()))
+    }
+
+    #[tokio::test]
+    async fn a_virsh_that_never_returns_is_left_and_the_next_one_is_asked() {
+        let (_dir, virsh) = hangs_at("start");
+        let hung = virsh.ok(&["start", "bc-one"]).await.unwrap_err();
+        assert!(hung.retryable(), "{hung}");
+        assert_eq!(hung.reason(), "RuntimeUnavailable");
+        assert!(hung.to_string().contains("no answer within 2000 ms"), "{hung}");
+        assert_eq!(virsh.ok(&["list"]).await.unwrap(), "done\n", "others are answered");
+    }
+}

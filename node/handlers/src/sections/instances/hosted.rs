@@ -1,7 +1,7 @@
 //! Instances on a hypervisor of this host: what an entry means to a runtime, the images that disks begin with, and whether
 //! the host has the memory for a start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use runtimes::admission::{self, Admission, HostMemory, Promised};
 use runtimes::firewall::{Firewall, Guard, NetworkPolicy};
 use runtimes::images::Wanted;
 use runtimes::instance::{AuthorizedKey, MemoryPlace, Placement};
-use runtimes::name::Cidr;
+use runtimes::name::{Bridge, Cidr, Mac};
 use runtimes::nat::NatBridge;
 use runtimes::{
     Domain, DomainState, Image, ImageFormat, ImageRef, Images, Instance, Nic, Progress, Runtime,
@@ -97,10 +97,12 @@ impl Hosted {
 
     async fn guard_entries(&self, entries: &[&InstanceSpec]) -> Result<Unguarded, Trouble> {
         let mut unguarded = self.connect(entries).await;
-        let mut all = Vec::new();
+        let mut all: Vec<Guard> = Vec::new();
+        let mut owners: BTreeMap<(Bridge, Mac), InstanceId> = BTreeMap::new();
         for entry in entries {
             let Ok(id) = entry.instance_id.parse() else { continue };
-            match guards(id, entry) {
+            let guards = guards(id, entry).and_then(|guards| own_macs(id, guards, &mut owners));
+            match guards {
                 Ok(guards) => all.extend(guards),
                 Err(trouble) => drop(unguarded.insert(id, trouble)),
             }
@@ -276,6 +278,24 @@ fn guards(id: InstanceId, entry: &InstanceSpec) -> Result<Vec<Guard>, Trouble> {
         }
     };
     entry.nics.iter().enumerate().map(of_card).collect()
+}
+
+/// The cards, when no other instance has a card of their addresses on their bridges. Of two the first entry has it, which is the
+/// older one.
+fn own_macs(
+    id: InstanceId,
+    guards: Vec<Guard>,
+    owners: &mut BTreeMap<(Bridge, Mac), InstanceId>,
+) -> Result<Vec<Guard>, Trouble> {
+    for guard in &guards {
+        let owner = *owners.entry((guard.bridge.clone(), guard.mac)).or_insert(id);
+        if owner != id {
+            let message =
+                format!("instance {owner} of this host has a card with the MAC address {} too", guard.mac);
+            return Err(Trouble { reason: "DuplicateMac", message, retryable: false });
+        }
+    }
+    Ok(guards)
 }
 
 fn instance(entry: &InstanceSpec, image: Image) -> Result<Instance, Trouble> {

@@ -100,7 +100,8 @@ impl Host {
     }
 
     fn images(&self) -> usize {
-        std::fs::read_dir(self.dir.path().join("images")).map(|entries| entries.count()).unwrap_or(0)
+        let entries = std::fs::read_dir(self.dir.path().join("images")).into_iter().flatten().flatten();
+        entries.filter(|entry| !entry.file_name().to_string_lossy().contains(".from-")).count()
     }
 }
 
@@ -240,6 +241,13 @@ async fn each_card_is_guarded_by_the_name_its_tap_will_have() {
         InstanceSpec { nics: vec![InstanceNic { bridge: "bc0".into(), ..card.clone() }], ..entry(3) };
     let unguarded = host.hosted.guard(&[&reserved]).await.unwrap();
     assert!(unguarded[&id(3)].message.contains("begin with"), "{unguarded:?}");
+    let second = InstanceSpec { nics: vec![card.clone()], ..entry(4) };
+    let elsewhere = InstanceNic { bridge: "vm1".into(), ..card.clone() };
+    let elsewhere = InstanceSpec { nics: vec![elsewhere], ..entry(5) };
+    let unguarded = host.hosted.guard(&[&one, &second, &elsewhere]).await.unwrap();
+    assert_eq!(unguarded.keys().copied().collect::<Vec<_>>(), [id(4)], "two cards with one address");
+    assert_eq!((unguarded[&id(4)].reason, unguarded[&id(4)].retryable), ("DuplicateMac", false));
+    assert!(unguarded[&id(4)].message.contains(&id(1).to_string()), "{unguarded:?}");
     host.kernel.refuse(true);
     let trouble = host.hosted.guard(&[&private(card)]).await.unwrap_err();
     assert_eq!((trouble.reason, trouble.retryable), ("NetworkRules", true));
