@@ -136,7 +136,7 @@ pub struct ListInstances {
     pub cursor: Option<Cursor>,
 }
 
-/// Of a start, a stop, a start anew or a deletion.
+/// Of a start, a stop, a start anew, a deletion, or a way out of where it is stuck.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangeInstance {
@@ -176,4 +176,6 @@ method!(Start, "instances"."start", Natural, "compute-instance", ChangeInstance 
 method!(Stop, "instances"."stop", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Stops an instance, and keeps its disk and its place.");
 method!(Reboot, "instances"."reboot", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Stops an instance that runs and starts it again.");
 method!(Resize, "instances"."resize", Natural, "compute-instance", ResizeInstance => Instance, [NotFound, InvalidState, QuotaExceeded, CapacityUnavailable, Unsupported], "Gives a stopped instance another size, where it is.");
+method!(Recover, "instances"."recover", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Asks the host of an instance once more for what is wanted of it, when it failed, is stuck or is lost.");
+method!(ForceRelease, "instances"."forceRelease", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Takes an instance off a host that was declared dead: it is made anew from its image on another, or ends if it is being deleted.");
 method!(Delete, "instances"."delete", Natural, "compute-instance", ChangeInstance => Instance, [NotFound], "Deletes an instance with its disk.");

@@ -99,6 +99,9 @@ pub struct Node {
     /// Since its last heartbeat; absent when it never had a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen_seconds: Option<u64>,
+    /// A person gave it up, and it was not heard of since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declared_dead_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoke_reason: Option<String>,
     pub created_at: Time,
@@ -232,7 +235,7 @@ pub struct RemoveNode {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AbandonNode {
-    /// A revoked one.
+    /// One that is unreachable, lost or revoked.
     pub node: Ref<NodeId>,
     /// The node's name, to show that this one is meant.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -258,5 +261,5 @@ method!(Cordon, "nodes"."cordon", Natural, "compute-node", CordonNode => Node, [
 method!(Uncordon, "nodes"."uncordon", Natural, "compute-node", UncordonNode => Node, [NotFound, InvalidState], "Opens a node again, and ends its drain.");
 method!(Drain, "nodes"."drain", Natural, "compute-node", DrainNode => NodeChange, [NotFound, InvalidState], "Closes a node and asks what is on it to leave.");
 method!(Revoke, "nodes"."revoke", Natural, "compute-node", RevokeNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState], "Ends a node's certificates and its session.");
-method!(Abandon, "nodes"."abandon", Natural, "compute-node", AbandonNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState], "Gives up what a revoked node holds: its reservations are placed again elsewhere, or end where they were ending. Changes records alone, and nothing on the machine, where all of it may run on.");
+method!(Abandon, "nodes"."abandon", Natural, "compute-node", AbandonNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState], "Declares a node dead that is unreachable, lost or revoked, and gives up what it holds: its reservations are placed again elsewhere, or end where they were ending, and its instances are lost. Changes records alone, and nothing on the machine, where all of it may run on.");
 method!(Remove, "nodes"."remove", Natural, "compute-node", RemoveNode => NodeChange, [NotFound, ConfirmationRequired, InvalidState, Conflict], "Removes a revoked node that holds nothing.");

@@ -103,6 +103,10 @@ pub struct PoolPolicy {
     /// How long an unreachable node is waited for before it is lost and its work is placed again. Never when not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_after_minutes: Option<Int<5, 43_200>>,
+    /// For a pool of class `vps-host`: an instance whose host is lost, and was declared dead, is made anew from its image on
+    /// another host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recreate_on_host_loss: Option<bool>,
     /// For a pool of class `vps-host`: without it instances ask for their address by DHCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
@@ -208,6 +212,11 @@ fn check_create(request: &CreatePool) -> Result<(), InvalidRequest> {
     let network = request.policy.as_ref().is_some_and(|policy| policy.network.is_some());
     if network && request.class.0 != PoolClass::VpsHost {
         return Err(InvalidRequest::new("/policy/network", "only a pool of class vps-host has a network"));
+    }
+    let recreates = request.policy.as_ref().is_some_and(|policy| policy.recreate_on_host_loss.is_some());
+    if recreates && request.class.0 != PoolClass::VpsHost {
+        let message = "only a pool of class vps-host has instances to be made anew";
+        return Err(InvalidRequest::new("/policy/recreateOnHostLoss", message));
     }
     let overcommit = request.policy.as_ref().is_some_and(|policy| policy.overcommit.is_some());
     if overcommit && request.class.0 != PoolClass::VpsHost {

@@ -74,6 +74,8 @@ pub const METHODS: &[MethodRow] = &[
     MethodRow::of::<instances::Stop>(),
     MethodRow::of::<instances::Reboot>(),
     MethodRow::of::<instances::Resize>(),
+    MethodRow::of::<instances::Recover>(),
+    MethodRow::of::<instances::ForceRelease>(),
     MethodRow::of::<instances::Delete>(),
     MethodRow::of::<tunnels::Open>(),
     MethodRow::of::<tunnels::Get>(),

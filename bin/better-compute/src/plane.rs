@@ -108,7 +108,10 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         config.gateway_url.clone().or_else(|| address.map(|address| format!("https://{address}")));
     let running =
         Running::new("serve", store.clone(), supervisor.clone(), config.clock.clone(), config.rng.clone());
-    let parts = parts(serving.as_ref().map(|serving| &serving.fleet), gateway, metrics, &config.clock);
+    let mut parts = parts(serving.as_ref().map(|serving| &serving.fleet), gateway, metrics, &config.clock);
+    if let Some(instances) = serving.as_ref().map(|serving| serving.instances.clone()) {
+        parts.metrics.push(Arc::new(move |registry| instances.register_metrics(registry)));
+    }
     let Some(Serving { capacity, instances, fleet }) = serving else {
         let ops = serve_vitals(&config, Vitals::new(&running, &parts), &running).await?;
         return Ok(Plane { api: None, gateway: address, ops });

@@ -190,6 +190,16 @@ impl Capacity {
         Err(ApiError::new(ErrorCode::CapacityUnavailable, message).detail("pool", pool_name))
     }
 
+    /// The same for one that avoids nodes, which may take it some other time.
+    pub fn room_reason_avoiding(&self, room: &Room, pool_name: &str, avoid: &BTreeSet<NodeId>) -> String {
+        let claim = Claim { avoid: avoid.clone(), ..room.claim() };
+        match self.books().refusal(room.pool_id, &claim) {
+            Some(refused) if !avoid.is_empty() => waiting(&refused),
+            // That none could ever hold it was not so when it was admitted, and may not stay so.
+            Some(_) | None => self.room_reason(room, pool_name).unwrap_or_else(|never| never.message),
+        }
+    }
+
     /// Books the place under the allocation, and has the node told. Gives the version for [`Place::confirm`]; none when the
     /// place is gone, and then the transaction is to be undone. The node's books are opened: whatever else the
     /// transaction locks, it locks before.
@@ -293,7 +303,7 @@ impl Capacity {
         self.quota_refusal(room.tenant_id, &room.holds()).await
     }
 
-    /// Gives back all that the instance booked and held: nothing of it is on any node.
+    /// Gives back all that the instance holds, and what it booked where it is. Places that it left before are freed by themselves.
     pub async fn room_free(
         &self,
         tx: &mut Tx<'_>,
@@ -302,6 +312,20 @@ impl Capacity {
     ) -> Result<(), StoreError> {
         tx.execute(&sql::INSTANCE_HOLDS_DELETE, &[&instance_id.uuid()]).await?;
         for row in tx.query(&sql::INSTANCE_FREE, &[&instance_id.uuid()]).await? {
+            wake(tx, SPEC_QUEUE, &spec_key(row.id("node_id"))).await?;
+            wake(tx, PLACE_QUEUE, &pool_key(pool_id)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what one place booked. Its instance holds on to its quotas.
+    pub async fn room_free_place(
+        &self,
+        tx: &mut Tx<'_>,
+        allocation_id: AllocationId,
+        pool_id: PoolId,
+    ) -> Result<(), StoreError> {
+        for row in tx.query(&sql::INSTANCE_FREE_PLACE, &[&allocation_id.uuid()]).await? {
             wake(tx, SPEC_QUEUE, &spec_key(row.id("node_id"))).await?;
             wake(tx, PLACE_QUEUE, &pool_key(pool_id)).await?;
         }

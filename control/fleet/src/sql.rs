@@ -53,7 +53,8 @@ pub const SPECS_BEFORE_RESTORE: Sql = sql(
 pub const NODE_STATE_PUT: Sql = sql(
     "node_state_put",
     "UPDATE nodes SET state = $2,
-       unreachable_since = CASE $2 WHEN 'unreachable' THEN compute_now() WHEN 'lost' THEN unreachable_since END
+       unreachable_since = CASE $2 WHEN 'unreachable' THEN compute_now() WHEN 'lost' THEN unreachable_since END,
+       dead_at = CASE WHEN $2 <> 'ready' THEN dead_at END, dead_by = CASE WHEN $2 <> 'ready' THEN dead_by END
      WHERE node_id = $1 AND state = $3",
 );
 pub const NODE_ACCEPTANCE_PUT: Sql =

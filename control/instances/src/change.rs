@@ -10,10 +10,11 @@ use kernel::module::{wake, wake_in};
 use kernel::ports::node::SPEC_QUEUE;
 use kernel::{ApiError, Call, Fault};
 use model::lifecycle::{DesiredPower, InstanceEvent, InstanceState};
-use model::{InstanceId, NodeId, PoolId, TenantId};
+use model::{InstanceId, NodeId, PoolId, TenantId, Timestamp};
 use serde_json::{Value, json};
 use store::{Op, RowExt, StoreError, Tx};
 
+use crate::fence::{Fence, Host};
 use crate::read::SEE;
 use crate::reconcile::{QUEUE, instance_key};
 use crate::state::{Shape, desired_of, patience, state_of, step, whole};
@@ -90,6 +91,9 @@ pub(crate) struct Locked {
     pub shape: Shape,
     pub said_reason: String,
     pub said_message: String,
+    /// Since when its host has no room to start it, and how often it was placed elsewhere for that.
+    pub exhausted_at: Option<Timestamp>,
+    pub exhausted_moves: i32,
     /// Where it is.
     pub node_id: Option<NodeId>,
 }
@@ -170,6 +174,8 @@ impl Instances {
             shape: Shape::of_row(&row),
             said_reason: row.get("said_reason"),
             said_message: row.get("said_message"),
+            exhausted_at: row.opt_ts("exhausted_at"),
+            exhausted_moves: row.get("exhausted_moves"),
             node_id: place.map(|row| row.id("node_id")),
         }))
     }
@@ -191,9 +197,16 @@ impl Instances {
         };
         self.tell(tx, kind, id, held.tenant_id, held.data(state, desired)).await?;
         // What never had a host, and what was given up with its host, has nobody to say that nothing of it is there.
-        if ask == Ask::Delete && (held.node_id.is_none() || held.state == InstanceState::Lost) {
-            step(state, InstanceEvent::SeenAbsent)?;
-            return self.end_in(tx, &held, "it was on no host").await;
+        if ask == Ask::Delete {
+            let Some(node_id) = held.node_id else {
+                step(state, InstanceEvent::SeenAbsent)?;
+                return self.end_in(tx, &held, "it was on no host").await;
+            };
+            let host = Host::seen(tx, node_id).await?.filter(|_| held.state == InstanceState::Lost);
+            if let Some(host) = host.filter(|host| host.fence() == Fence::DeclaredDead) {
+                let held = Locked { state, ..held };
+                return self.end_on(tx, &held, &host, "its host was given up").await;
+            }
         }
         if let Some(node_id) = held.node_id {
             wake(tx, SPEC_QUEUE, &node_key(node_id)).await?;

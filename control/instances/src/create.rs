@@ -59,6 +59,7 @@ impl From<StoreError> for Stop {
         let taken = capacity::is_taken(&err)
             || err.is_unique("ip_leases_in_pool")
             || err.is_unique("ip_leases_on_host")
+            || err.is_unique("instance_allocations_by_node")
             || err.is_unique("instances_one_mac");
         if taken {
             Stop::Taken

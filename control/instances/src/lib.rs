@@ -16,23 +16,29 @@
 //! # What cannot happen
 //!
 //! No instance has its place given back before its host said that nothing of it is there, or was given up by a person in a
-//! call of its own. It is named in its host's spec until then, at the end as one to be deleted; an entry that is merely
-//! missing deletes nothing. No two have one address (two indexes of `ip_leases`), which is leased on the host where the
+//! call of its own and is told nothing any more. It is named in its host's spec until then, at the end as one to be deleted; an
+//! entry that is merely missing deletes nothing. One that goes on elsewhere meanwhile leaves such a place behind. No two have one address (two indexes of `ip_leases`), which is leased on the host where the
 //! instance's place is (a foreign key). What is booked and what counts for quotas is `capacity`'s to refuse.
 
 mod change;
 mod create;
 mod read;
+mod recover;
 mod resize;
 
 mod spec;
 
+mod exhausted;
+mod fence;
+mod lost;
 mod observe;
+mod orphans;
 mod reconcile;
 
 mod ipam;
 mod state;
 mod view;
+mod vitals;
 
 mod flavors;
 mod folder;
@@ -48,6 +54,7 @@ use kernel::ports::images::ImageStore;
 use kernel::{BoxFuture, Call, Fault, Module};
 use kit::{Clock, Rng};
 use model::{Id, InstanceId, TenantId};
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 use store::{Store, StoreError, Tx};
 
@@ -64,11 +71,21 @@ struct Inner {
     capacity: Capacity,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
+    metrics: vitals::Metrics,
 }
 
 impl Instances {
     pub fn new(store: Store, capacity: Capacity, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
-        Self(Arc::new(Inner { store, capacity, clock, rng }))
+        Self(Arc::new(Inner { store, capacity, clock, rng, metrics: vitals::Metrics::default() }))
+    }
+
+    /// What it counts, under `instances_`.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        self.0.metrics.register(registry);
+    }
+
+    fn metrics(&self) -> &vitals::Metrics {
+        &self.0.metrics
     }
 
     fn store(&self) -> &Store {
@@ -135,8 +152,11 @@ pub fn module(instances: &Instances, images: Option<Arc<dyn ImageStore>>) -> Mod
         .method::<api::instances::Stop, _>(handler(instances, change::stop))
         .method::<api::instances::Reboot, _>(handler(instances, change::reboot))
         .method::<api::instances::Resize, _>(handler(instances, resize::resize))
+        .method::<api::instances::Recover, _>(handler(instances, recover::recover))
+        .method::<api::instances::ForceRelease, _>(handler(instances, recover::force_release))
         .method::<api::instances::Delete, _>(handler(instances, change::delete))
-        .queue(Arc::new(reconcile::Reconcile(instances.clone())));
+        .queue(Arc::new(reconcile::Reconcile(instances.clone())))
+        .pass(Arc::new(vitals::Vitals(instances.clone())));
     match images {
         Some(images) => module
             .queue(Arc::new(images::Collect(instances.clone(), images.clone())))

@@ -16,6 +16,8 @@ use wire::proto::agent::node_report::Report;
 use wire::proto::agent::{InstanceObservedState as Seen, InstanceStatus, InstancesObserved, NodeReport};
 
 use crate::change::Locked;
+use crate::exhausted::is_refusal;
+use crate::lost::Left;
 use crate::state::{Heard, heard, state_of, step};
 use crate::{Instances, sql};
 
@@ -24,6 +26,15 @@ const NO_INSTANCE: &str = "it names no instance";
 const TOO_MANY: &str = "it names more instances than one report may";
 const UNASKED: &str = "it answers to what was never asked";
 
+/// Where an instance is that a host speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On that host, or it was, or nothing of it is left there.
+    Known,
+    /// Not there, by any row.
+    Nowhere,
+}
+
 impl NodeObserver for Instances {
     fn name(&self) -> &'static str {
         "instances"
@@ -31,18 +42,18 @@ impl NodeObserver for Instances {
 
     fn facts_changed<'a>(
         &'a self,
-        _tx: &'a mut Tx<'_>,
-        _facts: &'a NodeFacts,
+        tx: &'a mut Tx<'_>,
+        facts: &'a NodeFacts,
     ) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(self.orphans_said(tx, facts.node_id))
     }
 
     fn schedulable_changed<'a>(
         &'a self,
-        _tx: &'a mut Tx<'_>,
-        _node_id: NodeId,
+        tx: &'a mut Tx<'_>,
+        node_id: NodeId,
     ) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(self.node_changed(tx, node_id))
     }
 
     fn report<'a>(
@@ -91,19 +102,7 @@ impl NodeObserver for Instances {
     }
 
     fn abandoned<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            for row in tx.query(&sql::NODE_INSTANCES, &[&node_id.uuid()]).await? {
-                let Some(held) = self.locked(tx, row.id("instance_id")).await? else { continue };
-                if held.node_id != Some(node_id) || held.state == InstanceState::Lost {
-                    continue;
-                }
-                match step(held.state, InstanceEvent::HostLost)? {
-                    InstanceState::Deleted => self.end_in(tx, &held, "its host was given up").await?,
-                    state => self.moved(tx, &held, state, "", "").await?,
-                }
-            }
-            Ok(())
-        })
+        Box::pin(self.node_given_up(tx, node_id))
     }
 }
 
@@ -126,10 +125,13 @@ impl Instances {
             }
         }
         said.sort_by_key(|(id, _)| *id);
+        let mut orphans = Vec::new();
         for (id, status) in said {
-            self.hear(tx, node_id, id, status).await?;
+            if self.hear(tx, node_id, id, status).await? == Place::Nowhere {
+                orphans.push(id);
+            }
         }
-        Ok(())
+        self.orphans_reported(tx, node_id, &orphans).await
     }
 
     async fn hear(
@@ -138,42 +140,67 @@ impl Instances {
         node_id: NodeId,
         id: InstanceId,
         status: &InstanceStatus,
-    ) -> Result<(), Fault> {
+    ) -> Result<Place, Fault> {
         let seen = status.state();
         let held = self.locked(tx, id).await?.filter(|held| held.node_id == Some(node_id));
         let Some(held) = held else {
-            return match seen {
+            return match self.hear_left(tx, node_id, id, seen, status.revision).await? {
+                Left::Heard => Ok(Place::Known),
+                Left::Unasked => {
+                    self.distrust(tx, node_id, UNASKED).await?;
+                    Ok(Place::Known)
+                }
                 // Said again after it was taken for what it says.
-                Seen::Absent => Ok(()),
-                Seen::Unspecified
-                | Seen::Running
-                | Seen::Stopped
-                | Seen::Paused
-                | Seen::Error
-                | Seen::Pending => self.orphaned(tx, node_id, id, seen).await,
+                Left::Nothing if seen == Seen::Absent => Ok(Place::Known),
+                Left::Nothing => Ok(Place::Nowhere),
             };
         };
         if status.revision > held.revision {
-            return self.distrust(tx, node_id, UNASKED).await;
+            self.distrust(tx, node_id, UNASKED).await?;
+            return Ok(Place::Known);
         }
         if status.revision < held.revision && !kit::mutant::on("instances.earlier-word-counts") {
             // Of what was wanted before. The host will answer to what is wanted now.
-            return Ok(());
+            return Ok(Place::Known);
         }
         let bounded = wire::instance::bounded(status.clone());
+        self.heard_of(tx, &held, seen, &bounded).await?;
+        Ok(Place::Known)
+    }
+
+    /// A host's word on the present revision of an instance that has its place there.
+    async fn heard_of(
+        &self,
+        tx: &mut Tx<'_>,
+        held: &Locked,
+        seen: Seen,
+        bounded: &InstanceStatus,
+    ) -> Result<(), Fault> {
+        if is_refusal(held.desired, seen, bounded) {
+            self.said(tx, held, &bounded.reason, &bounded.message).await?;
+            return Ok(self.refused(tx, held).await?);
+        }
+        match heard(held.desired, seen) {
+            Heard::Moves(InstanceEvent::SeenRunning | InstanceEvent::SeenStopped) => {
+                self.has_room(tx, held).await?
+            }
+            Heard::Moves(_) | Heard::Gone | Heard::Waits | Heard::Nothing => {
+                self.not_refused(tx, held).await?
+            }
+        }
         match heard(held.desired, seen) {
             Heard::Moves(event) => {
                 let state = step(held.state, event)?;
                 let failed = event == InstanceEvent::SeenError;
                 let (reason, message) =
                     if failed { (bounded.reason.as_str(), bounded.message.as_str()) } else { ("", "") };
-                self.moved(tx, &held, state, reason, message).await
+                self.moved(tx, held, state, reason, message).await
             }
             Heard::Gone => {
                 step(held.state, InstanceEvent::SeenAbsent)?;
-                self.end_in(tx, &held, "its host has nothing of it").await
+                self.end_in(tx, held, "its host has nothing of it").await
             }
-            Heard::Waits => self.said(tx, &held, &bounded.reason, &bounded.message).await,
+            Heard::Waits => self.said(tx, held, &bounded.reason, &bounded.message).await,
             Heard::Nothing => Ok(()),
         }
     }
@@ -204,6 +231,9 @@ impl Instances {
         }
         let mut data = held.data(state, held.desired);
         let kind = match state {
+            InstanceState::Running | InstanceState::Stopped if held.state == InstanceState::Lost => {
+                EventKind::InstanceRecovered
+            }
             InstanceState::Running => EventKind::InstanceRunning,
             InstanceState::Stopped => EventKind::InstanceStopped,
             InstanceState::Error => {
@@ -211,9 +241,9 @@ impl Instances {
                 data["message"] = message.into();
                 EventKind::InstanceFailed
             }
-            InstanceState::Lost => EventKind::InstanceLost,
             // A host's word leads to none of these.
-            InstanceState::Pending
+            InstanceState::Lost
+            | InstanceState::Pending
             | InstanceState::Scheduling
             | InstanceState::Provisioning
             | InstanceState::Starting
@@ -225,28 +255,6 @@ impl Instances {
         Ok(())
     }
 
-    /// Of one that a host has and that has no place there. Nothing is done about it: somebody is told.
-    async fn orphaned(
-        &self,
-        tx: &mut Tx<'_>,
-        node_id: NodeId,
-        id: InstanceId,
-        seen: Seen,
-    ) -> Result<(), Fault> {
-        let observed = match seen {
-            Seen::Running => "running",
-            Seen::Stopped => "stopped",
-            Seen::Paused => "paused",
-            Seen::Error => "error",
-            Seen::Unspecified | Seen::Absent | Seen::Pending => "unknown",
-        };
-        tracing::warn!(%node_id, instance_id = %id, observed, "host holds an instance that has no place there");
-        let tenant_id = self.tenant_of(tx, node_id).await?;
-        let data = json!({ "instanceId": id.to_string(), "observed": observed });
-        events::append(tx, self.rng(), EventKind::InstanceOrphaned, node_id, tenant_id, data).await?;
-        Ok(())
-    }
-
     async fn distrust(&self, tx: &mut Tx<'_>, node_id: NodeId, reason: &str) -> Result<(), Fault> {
         let tenant_id = self.tenant_of(tx, node_id).await?;
         let data = json!({ "kind": "InstancesObserved", "reason": reason });
@@ -254,7 +262,11 @@ impl Instances {
         Ok(())
     }
 
-    async fn tenant_of(&self, tx: &mut Tx<'_>, node_id: NodeId) -> Result<Option<TenantId>, Fault> {
+    pub(crate) async fn tenant_of(
+        &self,
+        tx: &mut Tx<'_>,
+        node_id: NodeId,
+    ) -> Result<Option<TenantId>, Fault> {
         let row = tx.query_opt(&sql::NODE_TENANT, &[&node_id.uuid()]).await?;
         Ok(row.map(|row| row.id("tenant_id")))
     }

@@ -1,6 +1,6 @@
-//! Looks again at an instance: places one that waits for a host, and tells of one whose state lasts too long.
+//! Looks again at an instance: places one that waits for a host, sees to one whose host is lost or has no room for it, and tells of
+//! one whose state lasts too long.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::pools::Network;
@@ -70,9 +70,18 @@ impl Instances {
                 Found::Done => Ok(None),
                 Found::Not(reason) => {
                     self.waits(&stored, &reason).await?;
+                    if let Some(reason) = stuck(&stored) {
+                        self.tell_stuck(&stored, &reason).await?;
+                    }
                     Ok(Some(PLACE_AGAIN))
                 }
             };
+        }
+        if let Some(again) = self.look_at_host(&stored).await? {
+            return Ok(Some(again));
+        }
+        if let Some(again) = self.look_at_refusal(&stored).await? {
+            return Ok(Some(again));
         }
         let Some(patience) = patience(stored.state) else { return Ok(None) };
         match stuck(&stored) {
@@ -86,16 +95,19 @@ impl Instances {
 
     async fn place(&self, stored: &Stored) -> Result<Found, Fault> {
         let restored_at = store::deployment::read(self.store()).await?.restored_at;
-        if restored_at.is_some_and(|restored| stored.created_at < restored) {
+        // One that came into line since was on no host by any row that may be forgotten.
+        if restored_at.is_some_and(|restored| stored.state_since < restored) {
             return Ok(Found::Not(RESTORED.to_owned()));
         }
         let room = &stored.subject.room();
-        let nowhere = BTreeSet::new();
+        if let Some(host) = self.is_elsewhere(stored).await? {
+            return Ok(Found::Not(format!("host {host} says that it has it, and no row places it there")));
+        }
+        let avoid = &self.avoids(stored).await?;
         for _ in 0..TRIES_MAX {
-            let Some(place) = self.capacity().room_find(room, &nowhere).await? else {
-                let reason = self.capacity().room_reason(room, &stored.subject.pool_name);
-                // That none could ever hold it was not so when it was admitted, and may not stay so.
-                return Ok(Found::Not(reason.unwrap_or_else(|never| never.message)));
+            let Some(place) = self.capacity().room_find(room, avoid).await? else {
+                let pool_name = &stored.subject.pool_name;
+                return Ok(Found::Not(self.capacity().room_reason_avoiding(room, pool_name, avoid)));
             };
             let chosen = &place;
             let done = self

@@ -3,11 +3,12 @@
 //! Durable: places and leases, because a second instance at one address or on one device is the fault to prevent, and an
 //! instance's row until its host said that nothing of it is there; instances that were deleted are kept for readers.
 //!
-//! Locks are taken in one order: instance, quotas, the row in `node_capacity` (both by `capacity`), the addresses of a pool.
+//! Locks are taken in one order: node, where its state decides, instance, quotas, the row in `node_capacity` (both by `capacity`), the addresses of a pool.
 
 use store::{Sql, sql};
 
 mod images;
+pub mod lost;
 
 pub use images::*;
 
@@ -123,13 +124,15 @@ pub const INSTANCE_INSERT: Sql = sql(
 pub const INSTANCE_LOCK: Sql = sql(
     "instance_lock",
     "SELECT i.tenant_id, i.pool_id, i.state, i.desired, i.revision, i.said_reason, i.said_message,
-       i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, f.numa_affine, f.pinned, f.hugepages
+       i.vcpu, i.memory_mib, i.disk_gib, i.gpus, i.gpu_model, i.exhausted_at, i.exhausted_moves,
+       f.numa_affine, f.pinned, f.hugepages
      FROM instances i JOIN flavors f ON f.flavor_id = i.flavor_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF i",
 );
 /// Of an instance that is locked: only who has its lock gives it a place or takes it.
 pub const INSTANCE_PLACE: Sql = sql(
     "instance_place",
-    "SELECT allocation_id, node_id FROM instance_allocations WHERE instance_id = $1 AND ended_at IS NULL",
+    "SELECT allocation_id, node_id FROM instance_allocations
+     WHERE instance_id = $1 AND ended_at IS NULL AND left_at IS NULL",
 );
 /// Something else is wanted. With `$4` it is a start: what runs since an earlier one is to start anew.
 pub const INSTANCE_WANT: Sql = sql(
@@ -187,6 +190,10 @@ macro_rules! instance_select {
        f.numa_affine, f.pinned, f.hugepages, a.degraded, a.placed_at,
        g.name AS image_name, g.verified AS image_verified, g.login_user,
        a.allocation_id, a.node_id, n.name AS node_name, n.state AS node_state, s.last_heartbeat_at,
+       a.placed_at < (SELECT restored_at FROM deployment) AS before_restore, n.dead_at IS NOT NULL AS declared_dead,
+       i.exhausted_at, ARRAY(SELECT x.name FROM unnest(i.exhausted_hosts) WITH ORDINALITY w (node_id, place)
+         JOIN nodes x ON x.node_id = w.node_id ORDER BY w.place) AS exhausted_hosts,
+       p.policy->'recreateOnHostLoss' = 'true'::jsonb AS recreates,
        host(l.address) AS address, compute_now() AS now
      FROM instances i
      JOIN tenants t ON t.tenant_id = i.tenant_id
@@ -194,7 +201,7 @@ macro_rules! instance_select {
      JOIN users u ON u.user_id = i.created_by
      JOIN flavors f ON f.flavor_id = i.flavor_id
      JOIN images g ON g.image_id = i.image_id
-     LEFT JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL
+     LEFT JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL AND a.left_at IS NULL
      LEFT JOIN nodes n ON n.node_id = a.node_id
      LEFT JOIN node_sessions s ON s.node_id = a.node_id
      LEFT JOIN ip_leases l ON l.allocation_id = a.allocation_id ",
@@ -238,15 +245,17 @@ pub const ADDRESS_LEASE: Sql = sql(
 );
 pub const ADDRESSES_RETURN: Sql = sql(
     "addresses_return",
-    "DELETE FROM ip_leases l USING instance_allocations a WHERE a.instance_id = $1 AND l.allocation_id = a.allocation_id",
+    "DELETE FROM ip_leases l USING instance_allocations a
+     WHERE a.instance_id = $1 AND a.left_at IS NULL AND l.allocation_id = a.allocation_id",
 );
 
 // Hosts.
 
 pub const NODES_INSTANCES: Sql = sql(
     "nodes_instances",
-    "SELECT a.node_id, a.allocation_id, a.atoms, a.cpus, a.mems, f.hugepages, i.instance_id, i.name, i.desired, i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib,
-       i.ssh_keys, i.revision, i.boot, g.url, g.sha256, g.format, p.policy, host(l.address) AS address
+    "SELECT a.node_id, a.allocation_id, a.atoms, a.cpus, a.mems, f.hugepages, i.instance_id, i.name,
+       CASE WHEN a.left_at IS NULL THEN i.desired ELSE 'deleted' END AS desired, i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib,
+       i.ssh_keys, coalesce(a.left_revision, i.revision) AS revision, i.boot, g.url, g.sha256, g.format, p.policy, host(l.address) AS address
      FROM instance_allocations a
      JOIN instances i ON i.instance_id = a.instance_id
      JOIN images g ON g.image_id = i.image_id
@@ -255,10 +264,13 @@ pub const NODES_INSTANCES: Sql = sql(
      LEFT JOIN ip_leases l ON l.allocation_id = a.allocation_id
      WHERE a.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND a.ended_at IS NULL ORDER BY a.node_id, i.instance_id",
 );
+/// What is on it but for what was given up with it, and what is elsewhere by now.
 pub const NODE_INSTANCES: Sql = sql(
     "node_instances",
     "SELECT i.instance_id, i.state FROM instance_allocations a JOIN instances i ON i.instance_id = a.instance_id
-     WHERE a.node_id = $1 AND a.ended_at IS NULL AND i.state <> 'lost' ORDER BY i.instance_id",
+     JOIN nodes n ON n.node_id = a.node_id
+     WHERE a.node_id = $1 AND a.ended_at IS NULL AND a.left_at IS NULL AND (i.state <> 'lost' OR n.dead_at IS NULL)
+     ORDER BY i.instance_id",
 );
 pub const NODE_TENANT: Sql = sql(
     "instance_node_tenant",
@@ -305,7 +317,8 @@ mod tests {
     #[tokio::test]
     async fn every_statement_prepares_on_a_migrated_database() {
         let db = testkit::db().await;
-        for statements in [super::ALL, super::images::IMAGES_END] {
+        let db = testkit::db().await;
+        for statements in [super::ALL, super::images::IMAGES_END, super::lost::ALL] {
             db.prepare_all(statements).await;
         }
     }

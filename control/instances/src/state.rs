@@ -135,6 +135,10 @@ pub(crate) struct Placed {
     pub node_name: String,
     pub node_state: NodeState,
     pub last_heartbeat_at: Option<Timestamp>,
+    /// By a person, and it was not heard of since.
+    pub declared_dead: bool,
+    /// It was placed before the database was restored, so later rows may be forgotten.
+    pub before_restore: bool,
     pub address: Option<String>,
     pub placed_at: Timestamp,
     /// Why it does not have what its flavor asks for of the host; empty when it has.
@@ -154,6 +158,11 @@ pub(crate) struct Stored {
     pub said_reason: String,
     pub said_message: String,
     pub said_at: Option<Timestamp>,
+    /// Since when its host has no room to start it, and by name all that had none.
+    pub exhausted_at: Option<Timestamp>,
+    pub exhausted_hosts: Vec<String>,
+    /// Its pool has it made anew elsewhere when its host is lost and fenced.
+    pub recreates: bool,
     /// Of its image.
     pub login_user: Option<String>,
     pub state_since: Timestamp,
@@ -193,6 +202,9 @@ impl Stored {
             said_reason: row.get("said_reason"),
             said_message: row.get("said_message"),
             said_at: row.opt_ts("said_at"),
+            exhausted_at: row.opt_ts("exhausted_at"),
+            exhausted_hosts: row.get("exhausted_hosts"),
+            recreates: row.get::<_, Option<bool>>("recreates").unwrap_or(false),
             state_since: row.ts("state_since"),
             created_at: row.ts("created_at"),
             updated_at: row.ts("updated_at"),
@@ -229,6 +241,8 @@ fn placed_of(row: &Row) -> Result<Option<Placed>, StoreError> {
         node_name: row.get("node_name"),
         node_state,
         last_heartbeat_at: row.opt_ts("last_heartbeat_at"),
+        declared_dead: row.get("declared_dead"),
+        before_restore: row.get::<_, Option<bool>>("before_restore").unwrap_or(false),
         address: row.get("address"),
         placed_at: row.ts("placed_at"),
         degraded: row.get("degraded"),
@@ -270,16 +284,15 @@ pub(crate) fn heard(desired: DesiredPower, seen: Seen) -> Heard {
     }
 }
 
-/// How long a state may last before somebody should look. What waits for a host waits as long as it takes.
+/// How long a state may last before somebody should look.
 pub(crate) fn patience(state: InstanceState) -> Option<Duration> {
     const MINUTE: Duration = Duration::from_secs(60);
     match state {
-        // A large image over a slow line is among it.
-        InstanceState::Provisioning => Some(30 * MINUTE),
+        // For a host that has room; and then a large image over a slow line is among it.
+        InstanceState::Scheduling | InstanceState::Provisioning => Some(30 * MINUTE),
         InstanceState::Starting | InstanceState::Stopping => Some(10 * MINUTE),
         InstanceState::Deleting => Some(15 * MINUTE),
         InstanceState::Pending
-        | InstanceState::Scheduling
         | InstanceState::Running
         | InstanceState::Stopped
         | InstanceState::Deleted
@@ -324,12 +337,11 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_host_is_to_do_has_a_time_to_be_done_in() {
-        let on_a_host = |state: &InstanceState| {
-            state.transitional() && !matches!(state, InstanceState::Pending | InstanceState::Scheduling)
-        };
+    fn whatever_is_under_way_has_a_time_to_be_done_in() {
+        // A draft is its call's to end.
+        let under_way = |state: &InstanceState| state.transitional() && *state != InstanceState::Pending;
         for state in InstanceState::ALL {
-            assert_eq!(patience(state).is_some(), on_a_host(&state), "{state:?}");
+            assert_eq!(patience(state).is_some(), under_way(&state), "{state:?}");
         }
     }
 }

@@ -7,6 +7,7 @@ use model::condition::Severity;
 use model::lifecycle::{InstanceState, NodeState};
 use model::unit::mib_to_gib_up;
 
+use crate::fence::waits_for;
 use crate::state::{Placed, Stored, patience};
 
 pub(crate) fn instance(stored: &Stored) -> Instance {
@@ -53,7 +54,13 @@ fn conditions(stored: &Stored) -> Vec<Condition> {
         since_seconds: stored.now.since(since).as_secs(),
     };
     let mut conditions = Vec::new();
-    if let Some(at) = stored.said_at {
+    if let Some((reason, message)) = waits_for(stored) {
+        conditions.push(condition("HostLost", Severity::Warning, reason, message, stored.state_since));
+    }
+    if let (Some(at), Some(placed)) = (stored.exhausted_at, &stored.placed) {
+        let (host, message) = (placed.node_name.as_str(), stored.said_message.clone());
+        conditions.push(condition("HostResourcesExhausted", Severity::Warning, host, message, at));
+    } else if let Some(at) = stored.said_at {
         let (kind, severity) = match stored.state {
             InstanceState::Error => ("RuntimeError", Severity::Blocking),
             InstanceState::Pending
@@ -69,11 +76,15 @@ fn conditions(stored: &Stored) -> Vec<Condition> {
         };
         conditions.push(condition(kind, severity, &stored.said_reason, stored.said_message.clone(), at));
     }
+    if !stored.exhausted_hosts.is_empty() {
+        let hosts = stored.exhausted_hosts.join(",");
+        conditions.push(condition("ExhaustedHosts", Severity::Warning, "avoided", hosts, stored.state_since));
+    }
     if let Some(stuck) = stuck(stored) {
         let since = stored.state_since;
         conditions.push(condition("Stuck", Severity::Warning, stored.state.name(), stuck, since));
     }
-    if let Some(placed) = &stored.placed {
+    if let Some(placed) = stored.placed.as_ref().filter(|_| stored.state != InstanceState::Lost) {
         let heard = placed.last_heartbeat_at.unwrap_or(stored.updated_at);
         if let Some((reason, message)) = silence(placed) {
             conditions.push(condition("Degraded", Severity::Warning, reason, message, heard));
@@ -91,13 +102,16 @@ fn conditions(stored: &Stored) -> Vec<Condition> {
 pub(crate) fn stuck(stored: &Stored) -> Option<String> {
     let lasted = stored.now.since(stored.state_since);
     let patience = patience(stored.state)?;
-    let host = stored.placed.as_ref().map_or("a host", |placed| placed.node_name.as_str());
     (lasted >= patience).then(|| {
-        let minutes = lasted.as_secs() / 60;
-        format!(
-            "it has been {} for {minutes} minutes: host {host} has not reported otherwise",
-            stored.state.name()
-        )
+        let (state, minutes, id) = (stored.state.name(), lasted.as_secs() / 60, stored.subject.id);
+        match &stored.placed {
+            Some(placed) => format!(
+                "it has been {state} for {minutes} minutes: host {} has not reported otherwise; better-compute instances \
+                 recover {id} asks it once more",
+                placed.node_name
+            ),
+            None => format!("it has been {state} for {minutes} minutes: no host has taken it"),
+        }
     })
 }
 

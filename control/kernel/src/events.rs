@@ -102,14 +102,20 @@ events! {
     InstanceDeleted = "instance.deleted" on "instance" { state, desiredState, poolId, reason };
     /// Its host cannot do what was asked of it.
     InstanceFailed = "instance.failed" on "instance" { state, desiredState, poolId, nodeId, reason, message };
-    /// Its host was given up, with it.
+    /// Its host is lost, or was given up with it.
     InstanceLost = "instance.lost" on "instance" { state, desiredState, poolId, nodeId };
+    /// It was lost, and its host says that it is there.
+    InstanceRecovered = "instance.recovered" on "instance" { state, desiredState, poolId, nodeId };
+    /// It was taken off its host, and is made anew from its image on another. `reason` is `host-lost`, `force-released` or
+    /// `resources-exhausted`.
+    InstanceRecreating = "instance.recreating" on "instance" { state, desiredState, poolId, fromNodeId, reason, by };
     /// It has another size, from its next start on.
     InstanceResized = "instance.resized" on "instance" { state, desiredState, poolId, nodeId, flavor };
     /// Its state lasts longer than it may: somebody should look.
     InstanceStuck = "instance.stuck" on "instance" { state, desiredState, poolId, nodeId, reason };
-    /// A host holds an instance that has no place there. It is left as it is.
-    InstanceOrphaned = "instance.orphaned" on "node" { instanceId, observed };
+    /// A host holds other instances than before that have no place there, or none any more. At most 100 are named. They are left as
+    /// they are.
+    InstanceOrphaned = "instance.orphaned" on "node" { nodeId, instanceIds };
 
     /// Somebody is connected to an instance, or to a node's console.
     TunnelOpened = "tunnel.opened" on "tunnel" { instanceId, nodeId, op, port, by, sourceIp };
@@ -138,6 +144,8 @@ events! {
     NodeReachable = "node.reachable" on "node" { state };
     /// The node was given up, by its pool's policy or by a person: what it held is placed elsewhere.
     NodeLost = "node.lost" on "node" { state, reason };
+    /// A person gave the node up: nothing runs there any more, by their word.
+    NodeDeclaredDead = "node.declared-dead" on "node" { state, by };
     /// The node takes no new work.
     NodeCordoned = "node.cordoned" on "node" { reason, by };
     /// The node takes new work again.

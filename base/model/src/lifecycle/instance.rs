@@ -5,7 +5,8 @@
 //!
 //! any but pending -> deleting -> deleted        (by the host's word that nothing of it is there)
 //! any that is on a host -> error                (the host cannot do what was asked; asking again leaves it)
-//! any that is on a host -> lost                 (its host was given up)
+//! any that is on a host -> lost                 (its host is lost, or was given up)
+//! lost, provisioning -> scheduling              (taken off its host, to be placed anew)
 //! ```
 //! Written by `instances`. What is wanted is [`DesiredPower`], which callers write; the state follows the host's signed
 //! reports, and each of those answers to one revision of what was wanted.
@@ -55,7 +56,7 @@ pub enum InstanceState {
     Deleted,
     /// Its host cannot do what was asked. Nothing is given back.
     Error,
-    /// Its host was given up, with it.
+    /// Its host is lost, or was given up with it.
     Lost,
 }
 
@@ -75,6 +76,8 @@ pub enum InstanceEvent {
     /// Its host reports that it cannot be as was asked.
     SeenError,
     HostLost,
+    /// It is taken off its host and placed anew: that host is fenced, or never ran it.
+    Recreated,
 }
 
 impl InstanceState {
@@ -187,6 +190,7 @@ impl InstanceState {
             ) => Ok(S::Lost),
             // Nobody will ever say that nothing of it is there.
             (S::Deleting, E::HostLost) => Ok(S::Deleted),
+            (S::Lost | S::Provisioning, E::Recreated) => Ok(S::Scheduling),
             (
                 S::Pending,
                 E::Placed
@@ -197,18 +201,26 @@ impl InstanceState {
                 | E::SeenStopped
                 | E::SeenAbsent
                 | E::SeenError
-                | E::HostLost,
+                | E::HostLost
+                | E::Recreated,
             )
             | (
                 S::Scheduling,
-                E::Admitted | E::SeenRunning | E::SeenStopped | E::SeenAbsent | E::SeenError | E::HostLost,
+                E::Admitted
+                | E::SeenRunning
+                | E::SeenStopped
+                | E::SeenAbsent
+                | E::SeenError
+                | E::HostLost
+                | E::Recreated,
             )
             | (
                 S::Provisioning | S::Starting | S::Running | S::Stopping | S::Stopped | S::Error,
                 E::Admitted | E::Placed | E::SeenAbsent,
             )
+            | (S::Starting | S::Running | S::Stopping | S::Stopped | S::Error, E::Recreated)
             | (S::Lost, E::Admitted | E::Placed | E::SeenAbsent | E::StartAsked | E::StopAsked)
-            | (S::Deleting, E::Admitted | E::Placed | E::StartAsked | E::StopAsked)
+            | (S::Deleting, E::Admitted | E::Placed | E::StartAsked | E::StopAsked | E::Recreated)
             | (
                 S::Deleted,
                 E::Admitted
@@ -220,7 +232,8 @@ impl InstanceState {
                 | E::SeenStopped
                 | E::SeenAbsent
                 | E::SeenError
-                | E::HostLost,
+                | E::HostLost
+                | E::Recreated,
             ) => Err(Refused { what: "instance", state: self.name(), event: event.name() }),
         }
     }
@@ -239,6 +252,7 @@ impl InstanceEvent {
             InstanceEvent::SeenAbsent => "seen-absent",
             InstanceEvent::SeenError => "seen-error",
             InstanceEvent::HostLost => "host-lost",
+            InstanceEvent::Recreated => "recreated",
         }
     }
 }
@@ -271,6 +285,15 @@ mod tests {
         assert_eq!(InstanceState::Error.next(InstanceEvent::StartAsked), Ok(InstanceState::Starting));
         assert_eq!(InstanceState::Provisioning.next(InstanceEvent::SeenError), Ok(InstanceState::Error));
         assert!(InstanceState::Scheduling.next(InstanceEvent::SeenError).is_err());
+    }
+
+    #[test]
+    fn only_what_is_lost_or_was_never_seen_is_placed_anew() {
+        for state in InstanceState::ALL {
+            let anew = state.next(InstanceEvent::Recreated);
+            let may = matches!(state, InstanceState::Lost | InstanceState::Provisioning);
+            assert_eq!(anew.ok(), may.then_some(InstanceState::Scheduling), "{state:?}");
+        }
     }
 
     #[test]

@@ -26,9 +26,10 @@ fn of(method: &str, request: &Value) -> Option<Ask> {
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
         "reservations.release" => Ask::Yes("release"),
         "instances.delete" => Ask::Yes("delete, with its disk,"),
+        "instances.forceRelease" => Ask::Yes("leave the disk on its host, and make anew,"),
         "nodes.drain" => Ask::Yes("drain"),
         "nodes.revoke" => Ask::NodeName("revoke"),
-        "nodes.abandon" => Ask::NodeName("give up what is held on"),
+        "nodes.abandon" => Ask::NodeName("declare dead, and give up what is held on,"),
         "nodes.remove" => Ask::NodeName("remove"),
         "commands.create" => {
             let kind = CommandKind::parse(&at(request, "kind"))?;

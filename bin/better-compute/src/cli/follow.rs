@@ -45,7 +45,7 @@ pub fn of(method: &str) -> Option<Follow> {
             _ => Settled::NotYet,
         }),
         "instances.create" | "instances.get" | "instances.start" | "instances.stop" | "instances.reboot"
-        | "instances.delete" => Some(Follow {
+        | "instances.recover" | "instances.forceRelease" | "instances.delete" => Some(Follow {
             get: "instances.get",
             by: "id",
             settled: |v| match at(v, "state") {

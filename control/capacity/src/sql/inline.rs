@@ -28,7 +28,8 @@ pub const INSTANCE_BOOK: Sql = sql(
 pub const INSTANCE_FREE: Sql = sql(
     "instance_free",
     "WITH ended AS (
-       UPDATE instance_allocations SET ended_at = compute_now() WHERE instance_id = $1 AND ended_at IS NULL
+       UPDATE instance_allocations SET ended_at = compute_now()
+       WHERE instance_id = $1 AND ended_at IS NULL AND left_at IS NULL
        RETURNING allocation_id, node_id
      ), opened AS (
        UPDATE node_capacity c SET books = c.books + 1 FROM ended e WHERE c.node_id = e.node_id RETURNING e.allocation_id
@@ -41,12 +42,29 @@ pub const INSTANCE_FREE: Sql = sql(
      )
      SELECT allocation_id, node_id FROM ended",
 );
+/// The same for one place, that its instance has left or is to leave.
+pub const INSTANCE_FREE_PLACE: Sql = sql(
+    "instance_free_place",
+    "WITH ended AS (
+       UPDATE instance_allocations SET ended_at = compute_now() WHERE allocation_id = $1 AND ended_at IS NULL
+       RETURNING allocation_id, node_id
+     ), opened AS (
+       UPDATE node_capacity c SET books = c.books + 1 FROM ended e WHERE c.node_id = e.node_id RETURNING e.allocation_id
+     ), atoms_back AS (
+       DELETE FROM bookings b USING opened o WHERE b.allocation_id = o.allocation_id
+     ), host_back AS (
+       DELETE FROM host_bookings h USING opened o WHERE h.allocation_id = o.allocation_id
+     ), pins_back AS (
+       DELETE FROM pinned_cpus p USING opened o WHERE p.allocation_id = o.allocation_id
+     )
+     SELECT node_id FROM ended",
+);
 /// Changes what an instance books of its host, which stays what it offers. What it books of devices stays as it is.
 pub const INSTANCE_REBOOK: Sql = sql(
     "instance_rebook",
     "WITH opened AS (
        UPDATE node_capacity c SET books = c.books + 1 FROM instance_allocations a
-       WHERE a.instance_id = $1 AND a.ended_at IS NULL AND c.node_id = a.node_id
+       WHERE a.instance_id = $1 AND a.ended_at IS NULL AND a.left_at IS NULL AND c.node_id = a.node_id
        RETURNING a.allocation_id
      )
      UPDATE host_bookings h SET cpu_millis = $2, memory_bytes = $3, disk_bytes = $4, hugepages_1gi = $5
@@ -55,7 +73,7 @@ pub const INSTANCE_REBOOK: Sql = sql(
 pub const INSTANCE_HOST_CAPABILITIES: Sql = sql(
     "instance_host_capabilities",
     "SELECT c.capabilities FROM instance_allocations a JOIN node_capacity c ON c.node_id = a.node_id
-     WHERE a.instance_id = $1 AND a.ended_at IS NULL",
+     WHERE a.instance_id = $1 AND a.ended_at IS NULL AND a.left_at IS NULL",
 );
 /// What a seat on a node is chosen by: what others have there, and which NUMA nodes are near the instance's own devices.
 pub const SEATS: Sql = sql(
@@ -86,7 +104,7 @@ pub const INSTANCE_HOST_LEFT: Sql = sql(
        d.disk_bytes_free + h.disk_bytes AS disk_bytes, t.hugepages_free + h.hugepages_1gi AS hugepages_1gi
      FROM instance_allocations a JOIN host_bookings h USING (allocation_id) JOIN node_totals t ON t.node_id = a.node_id
      JOIN node_disk_totals d ON d.node_id = a.node_id
-     WHERE a.instance_id = $1 AND a.ended_at IS NULL",
+     WHERE a.instance_id = $1 AND a.ended_at IS NULL AND a.left_at IS NULL",
 );
 pub const INSTANCE_HOLDS_PUT: Sql = sql(
     "instance_holds_put",
@@ -101,6 +119,7 @@ pub const INSTANCE_HOLDS_DELETE: Sql =
 pub const ALL: &[Sql] = &[
     INSTANCE_BOOK,
     INSTANCE_FREE,
+    INSTANCE_FREE_PLACE,
     INSTANCE_REBOOK,
     INSTANCE_HOST_LEFT,
     INSTANCE_HOST_CAPABILITIES,

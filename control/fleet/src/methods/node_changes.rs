@@ -24,6 +24,8 @@ const DRAIN: Op = Op::new("node_drain");
 const REVOKE: Op = Op::new("node_revoke");
 const ABANDON: Op = Op::new("node_abandon");
 const REMOVE: Op = Op::new("node_remove");
+/// Who was heard of so lately is not dead.
+const SPEAKS_SECONDS: u64 = 30;
 const HOLDS: Op = Op::new("node_holds");
 
 pub(super) fn register(module: Module, fleet: &Fleet) -> Module {
@@ -201,25 +203,36 @@ async fn abandon(
     if request.dry_run {
         return Ok(NodeChange { node: seen.node, holds, dry_run: true });
     }
-    must_be_revoked(&seen)?;
+    must_be_silent(&seen)?;
     let what = "giving up what it holds lets others have it while it may still run there";
     confirmed(&seen, request.confirm.as_ref(), what, &holds)?;
-    let fleet_ref = &fleet;
-    call.tx(fleet_ref.store(), ABANDON, |tx| {
-        Box::pin(async move {
-            // Under the lock, for it may be joined again since.
-            let node = tx.query_opt(&crate::sql::NODE_LOCK, &[&node_id.uuid()]).await?;
-            if node.is_none_or(|row| row.get::<_, &str>("state") != NodeState::Revoked.name()) {
-                return Err(ApiError::invalid_state("the node is not revoked any more").into());
-            }
-            for observer in &fleet_ref.0.observers {
-                observer.abandoned(tx, node_id).await?;
-            }
-            Ok::<_, Fault>(())
-        })
-    })
-    .await?;
+    let (fleet_ref, by) = (&fleet, call.principal.name.as_str());
+    call.tx(fleet_ref.store(), ABANDON, |tx| Box::pin(fleet_ref.declare_dead(tx, node_id, by))).await?;
     Ok(NodeChange { node: read(&fleet, &call, node_id).await?.node, holds, dry_run: false })
+}
+
+/// Whether the node may be declared dead: one that speaks is not.
+fn must_be_silent(seen: &Seen) -> Result<(), Fault> {
+    let (name, state) = (&seen.node.name, seen.node.state.0);
+    let speaks = seen.node.session.as_ref().is_some_and(|session| session.connected)
+        && seen.node.last_seen_seconds.is_some_and(|seconds| seconds < SPEAKS_SECONDS);
+    match state {
+        NodeState::Revoked => Ok(()),
+        NodeState::Unreachable | NodeState::Lost if !speaks => Ok(()),
+        NodeState::Removed => Err(ApiError::invalid_state(format!("node {name} is removed")).into()),
+        NodeState::Unreachable
+        | NodeState::Lost
+        | NodeState::Joined
+        | NodeState::Accepting
+        | NodeState::Ready => {
+            let message = format!(
+                "node {name} is {} and was heard of: only what is unreachable, lost or revoked can be declared dead \
+                 (better-compute nodes revoke {name})",
+                state.name()
+            );
+            Err(ApiError::invalid_state(message).into())
+        }
+    }
 }
 
 fn must_be_revoked(seen: &Seen) -> Result<(), Fault> {
@@ -290,6 +303,32 @@ fn confirmed(seen: &Seen, given: Option<&api::Name>, what: &str, holds: &[String
 }
 
 impl Fleet {
+    /// A person's word that nothing runs on the node any more, which everything may go on by that waits for the node. It
+    /// counts until the node is heard of again.
+    async fn declare_dead(&self, tx: &mut Tx<'_>, node_id: NodeId, by: &str) -> Result<(), Fault> {
+        // Under the lock, for it may be back, or joined again, since.
+        let node = tx.query_opt(&crate::sql::NODE_LOCK, &[&node_id.uuid()]).await?;
+        let state = node.as_ref().and_then(|row| NodeState::parse(row.get("state")));
+        let state = match state {
+            Some(state @ (NodeState::Unreachable | NodeState::Lost | NodeState::Revoked)) => state,
+            Some(NodeState::Joined | NodeState::Accepting | NodeState::Ready | NodeState::Removed) | None => {
+                return Err(ApiError::invalid_state("the node is not silent any more").into());
+            }
+        };
+        if tx.execute(&sql::NODE_DEAD, &[&node_id.uuid(), &by]).await? > 0 {
+            let data = json!({ "state": state.name(), "by": by });
+            self.emit(tx, EventKind::NodeDeclaredDead, node_id, data).await?;
+        }
+        if state == NodeState::Unreachable {
+            let said = json!({ "reason": "it was declared dead" });
+            self.move_node_by(tx, node_id, NodeEvent::GivenUp, said).await?;
+        }
+        for observer in &self.0.observers {
+            observer.abandoned(tx, node_id).await?;
+        }
+        Ok(())
+    }
+
     /// What the modules have on the node.
     async fn holds(&self, node_id: NodeId) -> Result<Vec<String>, Fault> {
         self.store().tx(HOLDS, |tx| Box::pin(self.holds_in(tx, node_id))).await

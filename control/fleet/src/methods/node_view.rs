@@ -65,6 +65,7 @@ pub(super) fn view(row: &Row, now: Timestamp) -> Result<Seen, Fault> {
         agent_version: row.get("agent_version"),
         session: session(row),
         last_seen_seconds: row.opt_ts("last_heartbeat_at").map(|at| now.since(at).as_secs()),
+        declared_dead_since: row.opt_ts("dead_at").map(Into::into),
         revoke_reason: row.get("revoke_reason"),
         created_at: created_at.into(),
         adopted_at: row.opt_ts("adopted_at").map(Into::into),

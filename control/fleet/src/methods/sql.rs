@@ -64,7 +64,7 @@ pub const JOIN_REQUEST_DECIDE: Sql = sql(
 macro_rules! node_columns {
     () => {
         "SELECT n.node_id, n.name, n.hostname, n.role, n.state, n.cordoned_at, n.cordoned_by, n.cordon_reason,
-       n.cordon_exit, n.draining_at, n.quarantined_at, n.quarantine_reason, n.labels, n.generation, n.revoke_reason,
+       n.cordon_exit, n.draining_at, n.quarantined_at, n.quarantine_reason, n.labels, n.generation, n.revoke_reason, n.dead_at,
        n.created_at, n.adopted_at, n.site_id, si.name AS site_name, n.pool_id, p.name AS pool_name,
        coalesce(p.tenant_id, (SELECT tenant_id FROM tenants WHERE parent_id IS NULL)) AS tenant_id,
        t.gpus_total, t.gpus_free, t.gpus_unhealthy, t.gpu_model, t.cpu_millis_total, t.cpu_millis_free,
@@ -140,6 +140,11 @@ pub const NODE_REVOKE: Sql = sql(
     "node_revoke",
     "UPDATE nodes SET revoked_at = coalesce(revoked_at, compute_now()), revoke_reason = $2 WHERE node_id = $1",
 );
+/// Once for as long as it is not heard of again.
+pub const NODE_DEAD: Sql = sql(
+    "node_dead",
+    "UPDATE nodes SET dead_at = compute_now(), dead_by = $2 WHERE node_id = $1 AND dead_at IS NULL",
+);
 pub const NODE_CERTS_REVOKE: Sql = sql(
     "node_certs_revoke",
     "UPDATE node_certs SET revoked_at = compute_now() WHERE node_id = $1 AND revoked_at IS NULL",
@@ -191,6 +196,7 @@ pub const STATEMENTS: &[Sql] = &[
     NODE_UNCORDON,
     NODE_DRAIN,
     NODE_REVOKE,
+    NODE_DEAD,
     NODE_CERTS_REVOKE,
     NODE_REMOVE,
     COMMANDS,

@@ -208,11 +208,58 @@ impl Cloud {
         held.expect("they are read")
     }
 
-    pub async fn abandoned(&self, host: NodeId) {
+    /// The host, in this state, is declared dead.
+    pub async fn given_up(&self, host: NodeId, state: &str) {
+        let set = format!(
+            "UPDATE nodes SET state = '{state}', dead_at = compute_now(), dead_by = 'root' WHERE node_id = '{}'",
+            host.uuid()
+        );
+        self.db.batch(&set).await;
+        self.changed(host).await;
         let instances = &self.instances;
         let done =
             self.db.store.tx(OP, |tx| Box::pin(async move { instances.abandoned(tx, host).await })).await;
         done.expect("it is heard");
+    }
+
+    /// The host is in this state, and nobody declares it dead.
+    pub async fn host_becomes(&self, host: NodeId, state: &str) {
+        let set = format!(
+            "UPDATE nodes SET state = '{state}', dead_at = CASE WHEN '{state}' <> 'ready' THEN dead_at END
+             WHERE node_id = '{}'",
+            host.uuid()
+        );
+        self.db.batch(&set).await;
+        self.changed(host).await;
+    }
+
+    async fn changed(&self, host: NodeId) {
+        let (instances, capacity) = (&self.instances, &self.capacity);
+        let done = self.db.store.tx(OP, |tx| {
+            Box::pin(async move {
+                capacity.schedulable_changed(tx, host).await?;
+                instances.schedulable_changed(tx, host).await
+            })
+        });
+        done.await.expect("it is heard");
+    }
+
+    /// What the host says of itself that it has and was not told of.
+    pub async fn says_unlisted(&self, host: NodeId, ids: &[InstanceId]) {
+        let conditions: Vec<Value> =
+            ids.iter().map(|id| json!({ "kind": "UnlistedInstance", "reason": id.to_string() })).collect();
+        let set = format!(
+            "UPDATE node_status SET conditions = '{}' WHERE node_id = '{}'",
+            Value::Array(conditions),
+            host.uuid()
+        );
+        self.db.batch(&set).await;
+        let inventory = NodeInventory::default();
+        let facts = &NodeFacts { node_id: host, pool: None, inventory, unhealthy: BTreeMap::new() };
+        let instances = &self.instances;
+        let done =
+            self.db.store.tx(OP, |tx| Box::pin(async move { instances.facts_changed(tx, facts).await }));
+        done.await.expect("facts are taken");
     }
 
     /// Runs the handler of the queue for the instance.

@@ -86,7 +86,7 @@ async fn what_was_on_a_host_that_was_given_up_is_lost_and_can_be_deleted() {
     let (kept, going) = (cloud.create().await, cloud.create().await);
     cloud.settle(host, &kept).await;
     cloud.change("delete", &going).await.ok();
-    cloud.abandoned(host).await;
+    cloud.given_up(host, "revoked").await;
     assert_eq!(cloud.get(&going).await["state"], "deleted", "nobody is left to confirm it");
     let lost = cloud.get(&kept).await;
     assert_eq!((&lost["state"], &lost["addresses"]), (&json!("lost"), &json!(["10.0.0.2"])));

@@ -5,8 +5,11 @@
 mod cloud;
 
 mod admission;
+mod exhausted;
 mod hosts;
 mod images;
 mod life;
+mod lost;
 mod network;
+mod orphans;
 mod places;

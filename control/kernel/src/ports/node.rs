@@ -106,8 +106,8 @@ pub trait NodeObserver: Send + Sync + 'static {
     /// Whether anything of this module is still on the node: what is asked before a node is removed.
     fn holds<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<Vec<String>, Fault>>;
 
-    /// A person gave up what [`holds`](Self::holds) names: the node is revoked, and nobody will ever hear of it again. What
-    /// can go on elsewhere does.
+    /// A person gave up what [`holds`](Self::holds) names, and declared the node dead. What can go on elsewhere does. A node
+    /// that is not revoked may come back nevertheless: what it is to let go of stays in its spec until it has.
     fn abandoned<'a>(&'a self, tx: &'a mut Tx<'_>, node_id: NodeId) -> BoxFuture<'a, Result<(), Fault>> {
         let _ = (tx, node_id);
         Box::pin(async { Ok(()) })
