@@ -13,6 +13,7 @@ use crate::{
 };
 
 mod inventory;
+pub mod ssh_certs;
 pub use inventory::{GetInventory, InventorySection, InventorySectionName, NodeInventory};
 
 /// Why a node takes no new work.

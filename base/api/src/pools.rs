@@ -110,6 +110,10 @@ pub struct PoolPolicy {
     /// For a pool of class `vps-host`: without it instances ask for their address by DHCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// Local accounts that SSH certificates may be for (`nodes.issueSshCert`). None when not given, and the sshd of its nodes is
+    /// left alone.
+    #[serde(default, skip_serializing_if = "Many::is_empty")]
+    pub ssh_accounts: Many<Text<1, 32>, 16>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -188,7 +192,28 @@ pub struct UpdatePool {
     pub if_version: Option<Int<1, 9_007_199_254_740_991>>,
 }
 
+/// As a node takes them: a local account, which also names a file.
+fn check_accounts(policy: &PoolPolicy) -> Result<(), InvalidRequest> {
+    for (at, account) in policy.ssh_accounts.as_slice().iter().enumerate() {
+        let pointer = format!("/policy/sshAccounts/{at}");
+        let account = account.as_str();
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.".contains(&byte);
+        let starts = account.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        if !starts || !account.bytes().all(plain) {
+            let message = "an account is 1 to 32 of a-z, 0-9, '_', '-', '.', the first a letter or '_'";
+            return Err(InvalidRequest::new(pointer, message));
+        }
+        if policy.ssh_accounts.as_slice()[..at].iter().any(|before| before.as_str() == account) {
+            return Err(InvalidRequest::new(pointer, "this account is named twice"));
+        }
+    }
+    Ok(())
+}
+
 fn check_policy(policy: Option<&PoolPolicy>) -> Result<(), InvalidRequest> {
+    if let Some(policy) = policy {
+        check_accounts(policy)?;
+    }
     let Some(network) = policy.and_then(|policy| policy.network.as_ref()) else { return Ok(()) };
     if network.gateway.is_some_and(|gateway| !network.subnet.has_host(gateway)) {
         let message = format!("the gateway is no machine's address in {}", network.subnet);

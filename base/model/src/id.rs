@@ -126,6 +126,7 @@ ids! {
     InstanceId, "instance", "inst_";
     /// One way into an instance or a node, for one connection.
     TunnelId, "tunnel", "tun_";
+    SshCertId, "SSH certificate", "sshc_";
     QuotaId, "quota", "quota_";
     FlavorId, "flavor", "flv_";
     ImageId, "image", "img_";

@@ -5,14 +5,16 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::{NodeId, Timestamp};
-use ssh_key::PublicKey;
+use ssh_key::{HashAlg, PublicKey};
 
 mod certificate;
+mod source;
 
 pub use certificate::{
-    SSH_CERTIFICATE_LIFETIME_MAX, SSH_PRINCIPALS_MAX, SshUserCertificate, UserCertificateRequest,
-    issue_user_certificate, ssh_ca_public_key,
+    SSH_CERTIFICATE_LIFETIME_MAX, SSH_PRINCIPALS_MAX, SSH_SOURCES_MAX, SshUserCertificate,
+    UserCertificateRequest, issue_user_certificate, ssh_ca_public_key,
 };
+pub use source::SourceAddress;
 
 /// An RSA key of 16,384 bits is under 3 KiB.
 pub const SSH_KEY_LINE_BYTES_MAX: usize = 8 * 1024;
@@ -20,6 +22,9 @@ pub const SSH_KEY_LINE_BYTES_MAX: usize = 8 * 1024;
 pub const PRINCIPAL_CHARS_MAX: usize = 64;
 /// A KRL of this many serials is 8 MB, and a deployment revokes a handful.
 pub const KRL_SERIALS_MAX: usize = 1_000_000;
+
+/// No shorter RSA key is certified.
+pub const RSA_BITS_MIN: u32 = 2048;
 
 const KEY_TYPES: [&str; 5] =
     ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"];
@@ -40,6 +45,10 @@ pub enum SshError {
     Principal,
     #[error("write an SSH revocation list: it holds more than {KRL_SERIALS_MAX} serials, or serial 0")]
     KrlSerials,
+    #[error(
+        "read a source address: it is an IP address, or a network by its first address, like 10.0.0.0/24"
+    )]
+    Source,
     #[error("issue an SSH certificate: {problem}")]
     Certificate { problem: &'static str },
 }
@@ -49,6 +58,8 @@ pub enum SshError {
 pub struct SshPublicKey {
     line: String,
     blob: Vec<u8>,
+    fingerprint: String,
+    rsa_bits: Option<u32>,
 }
 
 impl SshPublicKey {
@@ -60,6 +71,16 @@ impl SshPublicKey {
     /// The key's wire encoding.
     pub fn blob(&self) -> &[u8] {
         &self.blob
+    }
+
+    /// As `ssh-keygen -l` and sshd's log show it: `SHA256:` and 43 characters.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The length of an RSA key; absent for any other.
+    pub fn rsa_bits(&self) -> Option<u32> {
+        self.rsa_bits
     }
 }
 
@@ -87,7 +108,9 @@ impl FromStr for SshPublicKey {
         if again.trim_end() != format!("{kind} {encoded}") {
             return Err(SshError::Key);
         }
-        Ok(Self { line: text.to_owned(), blob })
+        let fingerprint = key.fingerprint(HashAlg::Sha256).to_string();
+        let rsa_bits = key.key_data().rsa().map(|rsa| rsa.key_size());
+        Ok(Self { line: text.to_owned(), blob, fingerprint, rsa_bits })
     }
 }
 

@@ -192,6 +192,7 @@ async fn run_on(
             KeyFolder::create(&keys_dir, "dev.better-compute.internal", &names, &**clock, &*rng)?
         }
     };
+    keys.make_ssh_ca(false)?;
     screen.step("keys", &format!("in {}", shown(&keys_dir)));
 
     let gateway_port = if args.listen.to_string() == DEFAULT_LISTEN { DEFAULT_GATEWAY_PORT } else { 0 };

@@ -3,7 +3,7 @@
 //! ```text
 //! deployment.json        the deployment's id, trust domain and gateway names
 //! root/                  the command-signing root: needed to certify a worker key, and otherwise kept away
-//! worker/                what a worker holds: worker, node CA, join signing and join encryption keys
+//! worker/                what a worker holds: worker, node CA, SSH CA, join signing and join encryption keys
 //! gateway/               what a gateway holds: its serving key and certificate chain, and the node CA's certificate
 //! public/                pins and certificates that anybody may read
 //! ```
@@ -18,6 +18,7 @@ use model::DeploymentId;
 use pki::ca::{CertificateAuthority, Validity};
 use pki::seal::DecryptionKey;
 use pki::spiffe::TrustDomain;
+use pki::ssh::{SshPublicKey, ssh_ca_public_key};
 use pki::tls::TlsIdentity;
 use pki::trust::TrustBundle;
 use pki::worker::{CommandVerifier, IntentSigner, WorkerCertificate, WorkerKeyStatement};
@@ -29,6 +30,7 @@ const SERVING_LIFETIME: Duration = Duration::from_secs(397 * 24 * 3600);
 const WORKER_LIFETIME: Duration = Duration::from_secs(397 * 24 * 3600);
 /// No file here is larger than a few KiB.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+const SSH_CA: &str = "worker/ssh-ca.key.pem";
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -121,6 +123,8 @@ impl KeyFolder {
         folder.put_key("worker/worker.key.pem", &worker.to_pkcs8_pem())?;
         folder.put_public("worker/worker.cert", &WorkerCertificate::issue(&root, statement).encode())?;
 
+        folder.make_ssh_ca(false)?;
+
         let gateway = SigningKey::generate(&OsEntropy);
         let names: Vec<&str> = gateway_names.iter().map(String::as_str).collect();
         let leaf = serving_ca.issue_serving(
@@ -180,6 +184,25 @@ impl KeyFolder {
             join_encryption: self.join_encryption()?,
             trust,
         })
+    }
+
+    /// What signs SSH certificates for nodes; none in a folder from before there were any.
+    pub fn ssh_ca(&self) -> anyhow::Result<Option<SigningKey>> {
+        if !self.dir.join(SSH_CA).exists() {
+            return Ok(None);
+        }
+        self.key(SSH_CA).map(Some)
+    }
+
+    /// Makes the key that signs SSH certificates, and gives its public half. One that is there stays, unless it is to be
+    /// replaced: nodes then go on to trust it while a certificate of it is good.
+    pub fn make_ssh_ca(&self, replace: bool) -> anyhow::Result<SshPublicKey> {
+        if let Some(key) = self.ssh_ca()?.filter(|_| !replace) {
+            return Ok(ssh_ca_public_key(&key));
+        }
+        let key = SigningKey::generate(&OsEntropy);
+        kit::fs::write_atomic(&self.dir.join(SSH_CA), key.to_pkcs8_pem().as_bytes(), 0o600)?;
+        Ok(ssh_ca_public_key(&key))
     }
 
     /// What a gateway presents: its chain, the CA included, so that a node that knows only the pin can check it.

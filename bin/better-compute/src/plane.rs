@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use access::{Access, AccessParts, GatewayFacts, PgTickets};
+use access::{Access, AccessParts, GatewayFacts, PgTickets, SshCa, SshSpec};
 use anyhow::Context;
 use capacity::Capacity;
 use fleet::{Fleet, FleetKeys, PgDelivery};
@@ -119,13 +119,15 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
     let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
     let join = if config.roles.api { join_facts(&config.keys, gateway_url.as_deref())? } else { None };
     let ledger = Ledger::with_join(store.clone(), config.rng.clone(), join);
+    let access = access(&config, &store, &iam, &instances, &fleet)?;
+    access.announce_ssh_ca().await.map_err(fault).context("announce the SSH CA key")?;
     let methods = vec![
         iam::module(&iam),
         ledger::module(&ledger),
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
         instances::module(&instances, Some(images(&config))),
-        access::module(&access(&config, &store, &iam, &instances, &fleet)?),
+        access::module(&access),
     ];
     if config.roles.worker || config.roles.scheduler {
         let worker = fleet::methods::worker(&fleet);
@@ -194,7 +196,7 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
     let fleet = Fleet::new(
         config.store.clone(),
         Some(keys),
-        vec![Arc::new(capacity.clone()), Arc::new(instances.clone())],
+        vec![Arc::new(capacity.clone()), Arc::new(instances.clone()), Arc::new(SshSpec)],
         vec![Arc::new(capacity.clone()), Arc::new(instances.clone())],
         config.clock.clone(),
         config.rng.clone(),
@@ -211,6 +213,7 @@ fn access(
 ) -> anyhow::Result<Access> {
     let server_name = config.keys.deployment.gateway_names.first().cloned().unwrap_or_default();
     let serving_ca_pin = config.keys.public_pins()?.serving_ca_pin;
+    let ssh_ca = config.keys.ssh_ca().context("the SSH CA key")?;
     Ok(Access::new(AccessParts {
         store: store.clone(),
         instances: Arc::new(instances.clone()),
@@ -218,6 +221,7 @@ fn access(
         authentication: iam.clone(),
         authorization: Authorizer::new(store.clone()),
         gateway: GatewayFacts { server_name, serving_ca_pin },
+        ssh: ssh_ca.map(|key| SshCa::new(key, Arc::new(OsEntropy))),
         clock: config.clock.clone(),
         rng: config.rng.clone(),
     }))

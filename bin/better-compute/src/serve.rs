@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use kit::{Clock, OsRng, Rng, Supervisor, SystemClock};
 use store::{Secret, Store, StoreConfig};
 use tracing_subscriber::EnvFilter;
@@ -82,7 +82,22 @@ pub fn commands() -> Vec<Command> {
                             .help("DNS names and addresses of the gateways; machines check the first"),
                     ),
             )
-            .subcommand(Command::new("pins").about("Prints the pins that machines join with").arg(dir())),
+            .subcommand(Command::new("pins").about("Prints the pins that machines join with").arg(dir()))
+            .subcommand(
+                Command::new("ssh-ca")
+                    .about("Shows the key that signs SSH certificates for nodes, and makes it when there is none")
+                    .after_help(
+                        "After a replacement, restart the control plane. Nodes trust the key before for as long as a\n\
+                         certificate of it is good: where it is in wrong hands, revoke those too (nodes revoke-ssh-cert).",
+                    )
+                    .arg(dir())
+                    .arg(
+                        Arg::new("replace")
+                            .long("replace")
+                            .action(ArgAction::SetTrue)
+                            .help("Makes another in its place"),
+                    ),
+            ),
     ]
 }
 
@@ -187,6 +202,11 @@ fn pki(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let (name, matches) = matches.subcommand().context("clap requires a subcommand")?;
     let dir: &PathBuf = matches.get_one("dir").expect("clap requires it");
     let folder = match name {
+        "ssh-ca" => {
+            let key = KeyFolder::open(dir)?.make_ssh_ca(matches.get_flag("replace"))?;
+            println!("{}", key.line());
+            return Ok(ExitCode::SUCCESS);
+        }
         "init" => {
             let domain: &String = matches.get_one("trust-domain").expect("clap requires it");
             let names: Vec<String> =

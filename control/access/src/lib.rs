@@ -1,4 +1,5 @@
-//! Ways in: tunnels into instances and onto nodes' consoles, by tickets that are signed like every other intent.
+//! Ways in: tunnels into instances and onto nodes' consoles, by tickets that are signed like every other intent, and
+//! certificates for nodes' own sshd.
 //!
 //! ```text
 //! tunnels.open: decision -> row, ticket ---> gateway: takes it, once ---> node: believes our signature, once
@@ -20,6 +21,7 @@ mod watch;
 
 mod retention;
 pub mod sql;
+mod ssh;
 mod tickets;
 mod view;
 
@@ -32,6 +34,7 @@ use kit::{Clock, Rng};
 use model::Id;
 use store::Store;
 
+pub use ssh::{SshCa, SshSpec};
 pub use tickets::PgTickets;
 pub use watch::QUEUE;
 
@@ -49,6 +52,8 @@ pub struct AccessParts {
     pub authentication: Arc<dyn AuthenticationPort>,
     pub authorization: Arc<dyn AuthorizationPort>,
     pub gateway: GatewayFacts,
+    /// None in a deployment that has no key for it.
+    pub ssh: Option<SshCa>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }
@@ -86,11 +91,12 @@ where
 }
 
 pub fn module(access: &Access) -> Module {
-    Module::new("access")
+    let module = Module::new("access")
         .method::<api::tunnels::Open, _>(handler(access, open::open))
         .method::<api::tunnels::Get, _>(handler(access, read::get))
         .method::<api::tunnels::List, _>(handler(access, read::list))
         .method::<api::tunnels::Close, _>(handler(access, close::close))
         .queue(Arc::new(watch::Watch(access.clone())))
-        .pass(Arc::new(retention::Retention(access.store().clone())))
+        .pass(Arc::new(retention::Retention(access.store().clone())));
+    ssh::register(module, access)
 }

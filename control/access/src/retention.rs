@@ -1,4 +1,4 @@
-//! Forgets tunnels that are long over. What was done through them is in the audit log for longer.
+//! Forgets tunnels and SSH certificates that are long over. What was done through them is in the audit log for longer.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use crate::sql;
 
 const PERIOD: Duration = Duration::from_secs(3600);
 const KEPT_DAYS: i32 = 30;
+/// Whoever looks after an emergency looks for who was let in.
+const CERTS_KEPT_DAYS: i32 = 180;
 const AT_ONCE: i64 = 1000;
 
 pub(crate) struct Retention(pub Store);
@@ -26,7 +28,8 @@ impl Pass for Retention {
     fn run<'a>(&'a self) -> BoxFuture<'a, Result<PassOutcome, Fault>> {
         Box::pin(async move {
             let gone = self.0.execute(&sql::TUNNELS_FORGET, &[&KEPT_DAYS, &AT_ONCE]).await?;
-            Ok(if gone == AT_ONCE.unsigned_abs() { PassOutcome::More } else { PassOutcome::Idle })
+            let certs = self.0.execute(&sql::ssh::CERTS_FORGET, &[&CERTS_KEPT_DAYS, &AT_ONCE]).await?;
+            Ok(if gone.max(certs) == AT_ONCE.unsigned_abs() { PassOutcome::More } else { PassOutcome::Idle })
         })
     }
 }

@@ -5,6 +5,8 @@
 
 use store::{Sql, sql};
 
+pub mod ssh;
+
 pub const TUNNEL_INSERT: Sql = sql(
     "tunnel_insert",
     "INSERT INTO tunnels (tunnel_id, tenant_id, node_id, instance_id, op, port, user_id, token_id, source_ip, open_until, ends_at)

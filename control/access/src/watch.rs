@@ -169,19 +169,20 @@ impl Access {
             }
             None => (NODE_EXEC, node.resource),
         };
-        let allowed = self.allows(&identity, stored, action, &resource).await?;
+        let allowed = self.allows(&identity, &stored.source_ip, action, &resource).await?;
         Ok((!allowed).then_some("not-allowed"))
     }
 
-    async fn allows(
+    /// As a call would be decided that came from there now.
+    pub(crate) async fn allows(
         &self,
         identity: &Identity,
-        stored: &Stored,
+        source_ip: &str,
         action: &'static str,
         resource: &Resource,
     ) -> Result<bool, Fault> {
         let source =
-            stored.source_ip.parse().map_err(|_| store::StoreError::decode("tunnel", "a source address"))?;
+            source_ip.parse().map_err(|_| store::StoreError::decode("way in", "a source address"))?;
         let (principal, authorization) = (identity.principal.clone(), self.0.authorization.clone());
         let call = Call::new(self.id(), self.id(), action, principal, source, identity.now, authorization);
         Ok(call.decide(action, resource).await?.allowed)

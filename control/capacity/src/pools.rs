@@ -8,9 +8,10 @@ use api::pools::{
 use api::{GpuTotals, Int, List, Method, Named, Ref, Word};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
-use kernel::module::wake;
+use kernel::module::{wake, wake_all};
 use kernel::page::Page;
 use kernel::ports::iam::Resource;
+use kernel::ports::node::SPEC_QUEUE;
 use kernel::{ApiError, Call, Fault, ResultExt};
 use model::unit::GIB;
 use model::{PoolId, TenantId};
@@ -18,6 +19,7 @@ use placer::Policy;
 use serde_json::{Value, json};
 use store::{Op, Row, RowExt, StoreError};
 
+use crate::place::spec_key;
 use crate::reconcile::{PLACE_QUEUE, pool_key};
 use crate::state::{stored, whole};
 use crate::{Capacity, sql};
@@ -323,6 +325,11 @@ pub(crate) async fn update(capacity: Capacity, call: Arc<Call>, request: UpdateP
                     [&pool_id.uuid(), &cpu, &memory, &times, &disk, &disk_times];
                 tx.execute(&sql::CAPACITY_RESERVE, &values).await?;
                 wake(tx, PLACE_QUEUE, &pool_key(pool_id)).await?;
+            }
+            if policy.get("sshAccounts") != old_policy.get("sshAccounts") {
+                let rows = tx.query(&sql::POOL_NODES, &[&pool_id.uuid()]).await?;
+                let keys: Vec<String> = rows.iter().map(|row| spec_key(row.id("node_id"))).collect();
+                wake_all(tx, SPEC_QUEUE, &keys).await?;
             }
             let data = json!({ "name": name, "changed": changed });
             events::append(tx, this.rng(), EventKind::PoolUpdated, pool_id, Some(tenant_id), data).await?;

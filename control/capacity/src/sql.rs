@@ -374,6 +374,8 @@ pub const POOL_UPDATE: Sql = sql(
     "pool_update",
     "UPDATE pools SET name = $2, policy = $3, version = version + 1, updated_at = compute_now() WHERE pool_id = $1",
 );
+pub const POOL_NODES: Sql =
+    sql("pool_nodes", "SELECT node_id FROM nodes WHERE pool_id = $1 AND state <> 'removed' ORDER BY node_id");
 pub const POOL_POLICY: Sql = sql("pool_policy", "SELECT policy FROM pools WHERE pool_id = $1");
 
 /// On the way of every call, report or pass.
@@ -473,6 +475,7 @@ pub const ALL: &[Sql] = &[
     POOLS_LIST,
     POOL_LOCK,
     POOL_UPDATE,
+    POOL_NODES,
     POOL_POLICY,
 ];
 

@@ -158,6 +158,10 @@ events! {
     NodeRevoked = "node.revoked" on "node" { state, reason, by };
     /// The node's record is closed.
     NodeRemoved = "node.removed" on "node" { state, by };
+    /// Somebody was given an SSH certificate for an account of the node.
+    NodeSshCertIssued = "node.ssh-cert-issued" on "node" { serial, account, keyFingerprint, by, reason, sourceIp, validBefore };
+    /// The node is told to take an SSH certificate no more.
+    NodeSshCertRevoked = "node.ssh-cert-revoked" on "node" { serial, account, keyFingerprint, by, reason };
     /// Labels of the node were changed by a person.
     NodeLabelled = "node.labelled" on "node" { labels, by };
     /// The accepted inventory of the node changed.

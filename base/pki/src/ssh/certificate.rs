@@ -8,7 +8,7 @@ use p256::ecdsa::signature;
 use ssh_key::certificate::{Builder, CertType};
 use ssh_key::public::{EcdsaPublicKey, KeyData};
 
-use super::{Principal, SshError, SshPublicKey};
+use super::{Principal, RSA_BITS_MIN, SourceAddress, SshError, SshPublicKey};
 use crate::entropy::{self, Entropy};
 use crate::key::SigningKey;
 
@@ -16,6 +16,8 @@ use crate::key::SigningKey;
 pub const SSH_CERTIFICATE_LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// sshd refuses more than 256; a person needs a few.
 pub const SSH_PRINCIPALS_MAX: usize = 64;
+/// Networks from which it is taken.
+pub const SSH_SOURCES_MAX: usize = 16;
 const KEY_ID_CHARS_MAX: usize = 128;
 
 /// What a certificate is to say.
@@ -27,6 +29,8 @@ pub struct UserCertificateRequest<'a> {
     pub principals: &'a [Principal],
     pub not_before: Timestamp,
     pub not_after: Timestamp,
+    /// From where alone it is taken; from anywhere when empty.
+    pub sources: &'a [SourceAddress],
     /// Whether ports may be forwarded; a terminal always may be asked for, agents and X11 never.
     pub port_forwarding: bool,
 }
@@ -48,7 +52,8 @@ pub fn ssh_ca_public_key(ca: &SigningKey) -> SshPublicKey {
 }
 
 /// Signs a user certificate. Without principals, or with a validity that is empty or longer than
-/// `SSH_CERTIFICATE_LIFETIME_MAX`, it is refused: a certificate without principals would open every account.
+/// `SSH_CERTIFICATE_LIFETIME_MAX`, it is refused: a certificate without principals would open every account. So is a
+/// short RSA key.
 pub fn issue_user_certificate(
     ca: &SigningKey,
     request: &UserCertificateRequest<'_>,
@@ -65,6 +70,12 @@ pub fn issue_user_certificate(
     let lifetime = request.not_after.since(request.not_before);
     if lifetime < Duration::from_secs(1) || lifetime > SSH_CERTIFICATE_LIFETIME_MAX {
         return Err(refused("its validity is empty or longer than a day"));
+    }
+    if request.sources.len() > SSH_SOURCES_MAX {
+        return Err(refused("it names more than 16 source addresses"));
+    }
+    if request.key.rsa_bits().is_some_and(|bits| bits < RSA_BITS_MIN) {
+        return Err(refused("its RSA key is shorter than 2048 bits"));
     }
     let serial = (u64::from_be_bytes(entropy::bytes(entropy)) >> 1).max(1);
     let unencodable = |_| refused("its fields do not encode");
@@ -89,6 +100,10 @@ fn build(
     builder.serial(serial)?.key_id(request.key_id)?.cert_type(CertType::User)?;
     for principal in request.principals {
         builder.valid_principal(principal.to_string())?;
+    }
+    if !request.sources.is_empty() {
+        let sources: Vec<String> = request.sources.iter().map(ToString::to_string).collect();
+        builder.critical_option("source-address", sources.join(","))?;
     }
     // sshd wants extensions in lexical order.
     if request.port_forwarding {

@@ -93,6 +93,7 @@ fn request<'a>(key: &'a SshPublicKey, principals: &'a [Principal]) -> UserCertif
         principals,
         not_before: at(0),
         not_after: at(900),
+        sources: &[],
         port_forwarding: false,
     }
 }
@@ -114,8 +115,56 @@ fn a_certificate_without_principals_or_too_long_is_refused() {
         UserCertificateRequest { key_id: "a\nb", ..good },
         UserCertificateRequest { not_after: at(0), ..good },
         UserCertificateRequest { not_after: at(86_401), ..good },
+        UserCertificateRequest { sources: &["10.0.0.1".parse().unwrap(); SSH_SOURCES_MAX + 1], ..good },
     ] {
         assert!(matches!(issue(&bad), Err(SshError::Certificate { .. })), "{bad:?}");
+    }
+}
+
+#[test]
+fn sources_are_addresses_and_networks_by_their_first_address() {
+    for text in ["10.0.0.1", "10.0.0.0/24", "0.0.0.0/0", "10.0.0.7/32", "::1", "2001:db8::/32", "::/0"] {
+        assert_eq!(text.parse::<SourceAddress>().unwrap().to_string(), text);
+    }
+    for text in [
+        "",
+        "10.0.0",
+        "10.0.0.1/24",
+        "10.0.0.0/33",
+        "10.0.0.0/",
+        "10.0.0.0/+8",
+        "10.0.0.0/0x8",
+        "*",
+        "!10.0.0.1",
+        "10.0.0.1,10.0.0.2",
+        "2001:db8::1/32",
+        "::/129",
+        "host.example",
+        "10.0.0.0/8 ",
+    ] {
+        assert_eq!(text.parse::<SourceAddress>(), Err(SshError::Source), "{text:?}");
+    }
+}
+
+#[test]
+fn a_short_rsa_key_is_not_certified() {
+    if Command::new("ssh-keygen").arg("-?").output().is_err() {
+        println!("skipped: ssh-keygen is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ca = SigningKey::generate(&SeededEntropy::new(1));
+    let principals: [Principal; 1] = [format!("root@{}", node(1)).parse().unwrap()];
+    for (bits, wanted) in [(1024, false), (2048, true)] {
+        let name = format!("rsa-{bits}");
+        must(ssh_keygen(folder.path(), &["-q", "-t", "rsa", "-b", &bits.to_string(), "-N", "", "-f", &name]));
+        let line = std::fs::read_to_string(folder.path().join(format!("{name}.pub"))).unwrap();
+        let key: SshPublicKey = line.trim_end().parse().unwrap();
+        assert_eq!(key.rsa_bits(), Some(bits));
+        let issued = issue_user_certificate(&ca, &request(&key, &principals), &SeededEntropy::new(2));
+        assert_eq!(issued.is_ok(), wanted, "{bits}: {issued:?}");
+        let shown = ssh_keygen(folder.path(), &["-l", "-f", &format!("{name}.pub")]);
+        assert!(String::from_utf8_lossy(&shown.stdout).contains(key.fingerprint()), "{shown:?}");
     }
 }
 
@@ -132,7 +181,9 @@ fn openssh_reads_our_certificates_and_revokes_them() {
     let key: SshPublicKey = ED25519.parse().unwrap();
     let principals: [Principal; 2] =
         ["root", "ops"].map(|account| format!("{account}@{}", node(1)).parse().unwrap());
-    let issued = issue_user_certificate(&ca, &request(&key, &principals), &SeededEntropy::new(2)).unwrap();
+    let sources = ["10.0.0.0/24", "::1"].map(|text| text.parse().unwrap());
+    let wanted = UserCertificateRequest { sources: &sources, ..request(&key, &principals) };
+    let issued = issue_user_certificate(&ca, &wanted, &SeededEntropy::new(2)).unwrap();
     std::fs::write(folder.join("a-cert.pub"), &issued.line).unwrap();
     // Reading a certificate, ssh-keygen verifies the CA's signature over it.
     let output = ssh_keygen(folder, &["-L", "-f", "a-cert.pub"]);
@@ -144,7 +195,7 @@ fn openssh_reads_our_certificates_and_revokes_them() {
         "Key ID: \"usr_1:cmd\"",
         &principals[0].to_string(),
         &principals[1].to_string(),
-        "Critical Options: (none)",
+        "source-address 10.0.0.0/24,::1",
         "permit-pty",
     ] {
         assert!(shown.contains(wanted), "{wanted:?} in {shown}");

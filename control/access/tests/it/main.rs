@@ -3,6 +3,7 @@
 mod calls;
 mod life;
 mod rights;
+mod ssh;
 mod statements;
 mod taking;
 mod world;

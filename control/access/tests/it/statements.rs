@@ -2,5 +2,6 @@
 
 #[tokio::test]
 async fn every_statement_is_one() {
-    testkit::db().await.prepare_all(access::sql::ALL).await;
+    let all = [access::sql::ALL, access::sql::ssh::ALL].concat();
+    testkit::db().await.prepare_all(&all).await;
 }

@@ -4,21 +4,24 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use access::{Access, AccessParts, GatewayFacts, PgTickets};
+use access::{Access, AccessParts, GatewayFacts, PgTickets, SshCa};
 use api::Ref;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64URL;
-use kernel::module::QueueHandler;
+use kernel::module::{Pass, QueueHandler};
 use kernel::ports::delivery::GatewayLease;
-use kernel::ports::iam::{AuthenticationPort, Identity, Resource};
+use kernel::ports::iam::{AuthenticationPort, AuthorizationPort, Identity, Resource};
 use kernel::ports::tunnels::{InstanceDoor, InstanceDoors, NodeDoor, NodeDoors, TicketStore, TunnelClosed};
 use kernel::testing::{self, DecideBy, Told};
 use kernel::{ApiError, BoxFuture, Fault, Pipeline, Principal};
 use kit::{OsRng, Rng, SystemClock};
 use model::lifecycle::InstanceState;
-use model::{ErrorCode, GatewayId, InstanceId, NodeId, TenantId, Timestamp, TokenId, TunnelId, UserId};
-use pki::{OsEntropy, SigningKey};
+use model::{
+    ErrorCode, GatewayId, InstanceId, NodeId, SshCertId, TenantId, Timestamp, TokenId, TunnelId, UserId,
+};
+use pki::{OsEntropy, SeededEntropy, SigningKey};
 use serde_json::{Value, json};
+use store::Store;
 use testkit::TestDb;
 
 pub fn id<I: model::Id>() -> I {
@@ -123,6 +126,30 @@ impl AuthenticationPort for Rest {
     }
 }
 
+/// A key that signs SSH certificates, by a number.
+pub fn ssh_ca(number: u64) -> SshCa {
+    SshCa::new(SigningKey::generate(&SeededEntropy::new(number)), Arc::new(OsEntropy))
+}
+
+fn access_of(
+    store: &Store,
+    rest: &Arc<Rest>,
+    authorization: &Arc<dyn AuthorizationPort>,
+    ssh: Option<SshCa>,
+) -> Access {
+    Access::new(AccessParts {
+        store: store.clone(),
+        instances: rest.clone(),
+        nodes: rest.clone(),
+        authentication: rest.clone(),
+        authorization: authorization.clone(),
+        gateway: GatewayFacts { server_name: "gw.example.test".to_owned(), serving_ca_pin: "ab".repeat(32) },
+        ssh,
+        clock: Arc::new(SystemClock::new()),
+        rng: Arc::new(OsRng),
+    })
+}
+
 pub struct World {
     pub db: TestDb,
     pub tickets: PgTickets,
@@ -130,8 +157,12 @@ pub struct World {
     pub instance: InstanceId,
     pub node: NodeId,
     pub tenant: TenantId,
+    rest: Arc<Rest>,
+    authorization: Arc<dyn AuthorizationPort>,
     doors: Arc<Mutex<Doors>>,
     watch: Arc<dyn QueueHandler>,
+    cert_watch: Arc<dyn QueueHandler>,
+    passes: Vec<Arc<dyn Pass>>,
 }
 
 impl World {
@@ -170,24 +201,49 @@ impl World {
         let authorization = Arc::new(DecideBy(move |_: &Principal, action: &str, _: &Resource| {
             !may.lock().expect("no holder of this lock panics").denied.contains(action)
         }));
-        let access = Access::new(AccessParts {
-            store: db.store.clone(),
-            instances: rest.clone(),
-            nodes: rest.clone(),
-            authentication: rest.clone(),
-            authorization: authorization.clone(),
-            gateway: GatewayFacts {
-                server_name: "gw.example.test".to_owned(),
-                serving_ca_pin: "ab".repeat(32),
-            },
-            clock: Arc::new(SystemClock::new()),
-            rng: Arc::new(OsRng),
-        });
+        let authorization: Arc<dyn AuthorizationPort> = authorization;
+        let access = access_of(&db.store, &rest, &authorization, Some(ssh_ca(1)));
         let module = access::module(&access);
-        let watch = module.queues.first().expect("there is one").clone();
-        let pipeline = testing::pipeline_with(&[module], rest, authorization, db.store.clone());
+        let [watch, cert_watch] = &module.queues[..] else { panic!("two queues") };
+        let (watch, cert_watch, passes) = (watch.clone(), cert_watch.clone(), module.passes.clone());
+        let pipeline =
+            testing::pipeline_with(&[module], rest.clone(), authorization.clone(), db.store.clone());
         let tickets = PgTickets::new(db.store.clone());
-        Self { db, tickets, pipeline, instance, node, tenant, doors, watch }
+        access.announce_ssh_ca().await.expect("it is announced");
+        Self {
+            db,
+            tickets,
+            pipeline,
+            instance,
+            node,
+            tenant,
+            rest,
+            authorization,
+            doors,
+            watch,
+            cert_watch,
+            passes,
+        }
+    }
+
+    /// One look at an SSH certificate.
+    pub async fn look_at_cert(&self, cert: SshCertId) -> Option<Duration> {
+        let key = cert.uuid().hyphenated().to_string();
+        self.cert_watch.handle(&key).await.expect("it can be looked at")
+    }
+
+    pub async fn run_passes(&self) {
+        for pass in &self.passes {
+            pass.run().await.expect("it runs");
+        }
+    }
+
+    /// Another process of the deployment, where another key signs.
+    pub async fn with_ssh_ca(&self, ca: Option<SshCa>) -> Pipeline {
+        let access = access_of(&self.db.store, &self.rest, &self.authorization, ca);
+        access.announce_ssh_ca().await.expect("it is announced");
+        let modules = [access::module(&access)];
+        testing::pipeline_with(&modules, self.rest.clone(), self.authorization.clone(), self.db.store.clone())
     }
 
     pub fn change(&self, change: impl FnOnce(&mut Doors)) {

@@ -26,8 +26,15 @@ pub(crate) struct Entry {
 
 pub(crate) struct Table(BTreeMap<&'static str, Entry>);
 
+/// Methods of a group that another module serves than the rest of it: all of them or none.
+const APART: [&[&str]; 1] = [&["nodes.issueSshCert", "nodes.listSshCerts", "nodes.revokeSshCert"]];
+
+/// What is served as a whole: the group, or the part of it that is apart, by its first method.
 fn group(method: &str) -> &str {
-    method.split_once('.').map_or(method, |(group, _)| group)
+    match APART.iter().find(|apart| apart.contains(&method)) {
+        Some(apart) => apart[0],
+        None => method.split_once('.').map_or(method, |(group, _)| group),
+    }
 }
 
 impl Table {

@@ -38,6 +38,7 @@ fn certificate(dir: &Path, name: &str, principal: &str, entropy: u64) -> (PathBu
         principals: &[principal.parse().unwrap()],
         not_before: now.saturating_sub(Duration::from_secs(60)),
         not_after: now.saturating_add(Duration::from_secs(600)),
+        sources: &[],
         port_forwarding: false,
     };
     let ca = SigningKey::generate(&SeededEntropy::new(1));
