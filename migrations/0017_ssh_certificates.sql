@@ -35,3 +35,8 @@ CREATE INDEX IF NOT EXISTS ssh_certs_by_tenant ON ssh_certs (tenant_id, cert_id 
 CREATE INDEX IF NOT EXISTS ssh_certs_by_user ON ssh_certs (user_id, created_at);
 CREATE INDEX IF NOT EXISTS ssh_certs_of_node ON ssh_certs (node_id) WHERE over_at IS NULL;
 CREATE INDEX IF NOT EXISTS ssh_certs_by_end ON ssh_certs (valid_before);
+
+-- When it was last decided that a tunnel may go on: one of which that is not known for a while does not.
+ALTER TABLE tunnels ADD COLUMN IF NOT EXISTS decided_at timestamptz;
+-- How many a tenant has on a node is asked with each that is opened.
+CREATE INDEX IF NOT EXISTS tunnels_of_node ON tunnels (node_id, tenant_id) WHERE closed_at IS NULL;

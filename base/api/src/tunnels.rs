@@ -13,7 +13,7 @@ use crate::{Cursor, Id, Int, InvalidRequest, Limit, Named, Ref, Text, Time, Word
 
 words! {
     TunnelOp, "tunnel operation" {
-        /// To the SSH server of an instance.
+        /// To the SSH server of an instance, or of a node.
         Ssh = "ssh",
         /// To a TCP port of an instance.
         Tcp = "tcp",
@@ -42,7 +42,7 @@ pub struct Tunnel {
     pub op: Word<TunnelOp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Absent for a node's own console.
+    /// Absent for a node's own console, and its SSH server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<Id<InstanceId>>,
     pub node: Named<NodeId>,
@@ -95,7 +95,7 @@ pub struct OpenTunnel {
     /// One that runs. Either this or `node`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<Id<InstanceId>>,
-    /// For the node's own console.
+    /// For the node's own console, or its SSH server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<Ref<NodeId>>,
     pub op: Word<TunnelOp>,
@@ -136,10 +136,11 @@ fn check_open(request: &OpenTunnel) -> Result<(), InvalidRequest> {
     let (op, port) = (request.op.0, request.port.is_some());
     match (&request.instance, &request.node) {
         (Some(_), Some(_)) => Err(InvalidRequest::new("/node", "give an instance or a node, not both")),
-        (None, None) => Err(InvalidRequest::new("/instance", "give an instance, or a node for its console")),
-        (None, Some(_)) if op != TunnelOp::Console => {
-            Err(InvalidRequest::new("/op", "onto a node there is a console and nothing else"))
-        }
+        (None, None) => Err(InvalidRequest::new("/instance", "give an instance, or a node")),
+        (None, Some(_)) if op == TunnelOp::Tcp => Err(InvalidRequest::new(
+            "/op",
+            "onto a node there are its console and its SSH server, and nothing else",
+        )),
         _ if op == TunnelOp::Tcp && !port => Err(InvalidRequest::new("/port", "tcp needs a port")),
         _ if op == TunnelOp::Console && port => Err(InvalidRequest::new("/port", "a console has no port")),
         _ => Ok(()),

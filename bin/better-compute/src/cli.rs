@@ -19,6 +19,7 @@ mod output;
 mod request;
 mod secrets;
 mod shell;
+mod ssh_cert;
 mod table;
 mod text;
 mod tunnel;

@@ -14,7 +14,7 @@ use model::lifecycle::InstanceState;
 use model::{ErrorCode, InstanceId, NodeId, TenantId, Timestamp, TunnelId};
 use pki::{Pin, VerifyingKey};
 use prost::Message;
-use store::Op;
+use store::{Op, Tx};
 use wire::proto::agent::{ExecTicket, SignedTicket, TunnelOp as WireOp};
 use wire::proto::common::IntentSignature;
 
@@ -30,6 +30,7 @@ const SEE_NODE: &str = "compute:nodes:get";
 /// What a daemon advertises that lets anybody in.
 const INSTANCE_DIAL: &str = "tunnel.instance-dial";
 const NODE_CONSOLE: &str = "tunnel.node-console";
+const NODE_SSH: &str = "tunnel.node-ssh";
 /// A ticket is used at once, or by whoever stole it.
 const OPEN_WITHIN: Duration = Duration::from_secs(60);
 /// A working day; who works longer opens another.
@@ -37,6 +38,8 @@ const LASTS_MAX: Duration = Duration::from_secs(12 * 3600);
 /// What a ticket's time may differ by from the node's, which knows the database's to within a round trip.
 const CLOCK_ALLOWANCE: Duration = Duration::from_secs(60);
 const SSH_PORT: u16 = 22;
+/// Of one tenant into instances of one node, while others have instances there: half of what there is room for.
+const OF_TENANT_MAX: i64 = 8;
 
 /// What is to be reached, which the caller may.
 struct Target {
@@ -57,7 +60,8 @@ pub(crate) async fn open(
     let (op, needed) = match (request.op.0, target.instance) {
         (TunnelOp::Console, None) => (WireOp::Console, NODE_CONSOLE),
         (TunnelOp::Console, Some(_)) => (WireOp::Console, INSTANCE_DIAL),
-        (TunnelOp::Ssh, _) => (WireOp::Ssh, INSTANCE_DIAL),
+        (TunnelOp::Ssh, None) => (WireOp::Ssh, NODE_SSH),
+        (TunnelOp::Ssh, Some(_)) => (WireOp::Ssh, INSTANCE_DIAL),
         (TunnelOp::Tcp, _) => (WireOp::Tcp, INSTANCE_DIAL),
     };
     let node = &target.node;
@@ -104,6 +108,9 @@ pub(crate) async fn open(
     let (call_ref, target_ref, op) = (&*call, &target, request.op.0);
     call.tx(access.store(), TUNNEL_OPEN, |tx| {
         Box::pin(async move {
+            if target_ref.instance.is_some() {
+                room(tx, target_ref).await?;
+            }
             let (principal, source) = (&call_ref.principal, call_ref.source_ip.to_string());
             let instance = target_ref.instance.map(|id| id.uuid());
             let (open_until, ends_at) =
@@ -137,6 +144,24 @@ pub(crate) async fn open(
         },
         node_keys: node.keys.iter().map(hex::encode).collect(),
     })
+}
+
+/// Whether the tenant may have one more into instances of the node, where others are: a node has room for
+/// sixteen, and nobody keeps the others out.
+async fn room(tx: &mut Tx<'_>, target: &Target) -> Result<(), Fault> {
+    let (node, tenant) = (target.node.node_id.uuid(), target.tenant_id.uuid());
+    // Those that are opened to it at once are counted one after the other.
+    tx.query(&sql::TUNNELS_NODE_HOLD, &[&node]).await?;
+    let counted = tx.query_one(&sql::TUNNELS_OF_TENANT, &[&node, &tenant]).await?;
+    if counted.get::<_, i64>("open") < OF_TENANT_MAX || !counted.get::<_, bool>("shared") {
+        return Ok(());
+    }
+    let message = format!(
+        "there are {OF_TENANT_MAX} tunnels of the tenant into instances on node {}, which is the most while others have some there; see: better-compute tunnels list",
+        target.node.name
+    );
+    let refusal = ApiError::new(ErrorCode::RateLimited, message).detail("limit", OF_TENANT_MAX);
+    Err(ApiError { retry_after: Some(10), ..refusal }.into())
 }
 
 impl Access {

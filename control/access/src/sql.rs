@@ -13,6 +13,17 @@ pub const TUNNEL_INSERT: Sql = sql(
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 );
 
+/// Whoever opens a tunnel into an instance of it holds it.
+pub const TUNNELS_NODE_HOLD: Sql =
+    sql("tunnels_node_hold", "SELECT node_id FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE");
+pub const TUNNELS_OF_TENANT: Sql = sql(
+    "tunnels_of_tenant",
+    "SELECT (SELECT count(*) FROM tunnels t WHERE t.node_id = $1 AND t.tenant_id = $2 AND t.instance_id IS NOT NULL
+         AND t.closed_at IS NULL AND (t.taken_at IS NOT NULL OR (t.revoked_at IS NULL AND t.open_until >= compute_now()))) AS open,
+       EXISTS (SELECT 1 FROM instance_allocations a JOIN instances i USING (instance_id)
+         WHERE a.node_id = $1 AND a.ended_at IS NULL AND i.tenant_id <> $2) AS shared",
+);
+
 macro_rules! tunnel_select {
     ($more:literal, $rest:literal) => {
         concat!(
@@ -40,11 +51,15 @@ pub const TUNNELS_LIST: Sql = sql(
 pub const TUNNEL_WATCH: Sql = sql(
     "tunnel_watch",
     tunnel_select!(
-        ", t.token_id, t.told_open_at IS NOT NULL AS told_open, t.told_closed_at IS NOT NULL AS told_closed,
+        ", t.token_id, t.decided_at, t.told_open_at IS NOT NULL AS told_open, t.told_closed_at IS NOT NULL AS told_closed,
        EXISTS (SELECT 1 FROM gateways g WHERE g.gateway_id = t.gateway_id AND g.epoch = t.gateway_epoch
          AND g.expires_at > compute_now()) AS gateway_is_there",
         "WHERE t.tunnel_id = $1"
     ),
+);
+pub const TUNNEL_DECIDED: Sql = sql(
+    "tunnel_decided",
+    "UPDATE tunnels SET decided_at = compute_now() WHERE tunnel_id = $1 AND closed_at IS NULL",
 );
 pub const TUNNEL_REVOKE: Sql = sql(
     "tunnel_revoke",
@@ -95,6 +110,9 @@ pub const TUNNELS_CLOSED: Sql = sql(
 /// For a test that prepares each of them.
 pub const ALL: &[Sql] = &[
     TUNNEL_INSERT,
+    TUNNELS_NODE_HOLD,
+    TUNNELS_OF_TENANT,
+    TUNNEL_DECIDED,
     TUNNEL_GET,
     TUNNELS_LIST,
     TUNNEL_WATCH,

@@ -9,7 +9,7 @@ use kernel::module::QueueHandler;
 use kernel::ports::iam::{Identity, Resource};
 use kernel::{BoxFuture, Call, Fault, audit};
 use model::lifecycle::InstanceState;
-use model::{ErrorCode, TokenId, TunnelId};
+use model::{ErrorCode, Timestamp, TokenId, TunnelId};
 use serde_json::{Value, json};
 use store::{Op, Row, RowExt, Tx};
 use uuid::Uuid;
@@ -27,6 +27,10 @@ const NOT_OPENED: &str = "not-opened";
 /// A gateway that has not closed a tunnel so long after its time is not asked any more; and a ticket that was not taken so long
 /// after its last moment never will be.
 const GRACE: Duration = Duration::from_secs(60);
+/// A tunnel of which nobody could say for so long whether it may go on does not.
+const UNDECIDED_MAX: Duration = Duration::from_secs(30);
+/// That it may is written down this often.
+const DECIDED_EVERY: Duration = Duration::from_secs(5);
 
 const TUNNEL_WATCH: Op = Op::new("tunnel_watch");
 
@@ -60,6 +64,8 @@ impl QueueHandler for Watch {
 struct Watched {
     stored: Stored,
     token_id: TokenId,
+    /// When it was last decided that it may go on.
+    decided_at: Option<Timestamp>,
     /// The gateway that took it has the lease it had then.
     gateway_is_there: bool,
     told_open: bool,
@@ -71,10 +77,17 @@ impl Watched {
         Self {
             stored: Stored::of_row(row),
             token_id: row.id("token_id"),
+            decided_at: row.opt_ts("decided_at"),
             gateway_is_there: row.get("gateway_is_there"),
             told_open: row.get("told_open"),
             told_closed: row.get("told_closed"),
         }
+    }
+
+    /// Since it was known that it may go on; it was when it was opened.
+    fn undecided_for(&self) -> Duration {
+        let known = self.decided_at.or(self.stored.taken_at).unwrap_or(self.stored.created_at);
+        self.stored.now.since(known)
     }
 
     fn data(&self) -> Value {
@@ -130,16 +143,26 @@ impl Access {
                 if stored.revoked_at.is_none() {
                     match self.may_not_go_on(&seen).await {
                         Ok(Some(reason)) => self.revoke(&seen, reason).await?,
-                        Ok(None) => {}
+                        Ok(None) => self.decided(&seen).await?,
                         // Asked again as soon as ever: with a pause that grows, somebody would stay in who may not any more.
                         Err(fault) => {
                             tracing::warn!(tunnel_id = %id, err = kit::chain(&fault), "whether a tunnel may go on is not known now");
+                            if seen.undecided_for() > UNDECIDED_MAX {
+                                self.revoke(&seen, "not-decided").await?;
+                            }
                         }
                     }
                 }
                 Ok(Some(LOOK_EVERY))
             }
         }
+    }
+
+    async fn decided(&self, seen: &Watched) -> Result<(), Fault> {
+        if seen.decided_at.is_none() || seen.undecided_for() >= DECIDED_EVERY {
+            self.store().execute(&sql::TUNNEL_DECIDED, &[&seen.stored.id.uuid()]).await?;
+        }
+        Ok(())
     }
 
     /// Why it may not, if so: decided anew, as its user is now.

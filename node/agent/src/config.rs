@@ -25,6 +25,8 @@ const NAT_BRIDGE: &str = "vmnat0";
 const CONFIG_BYTES_MAX: u64 = 256 * 1024;
 /// More than any rotation has at once.
 const PINS_MAX: usize = 64;
+/// Gateways of a deployment.
+const TUNNEL_HOSTS_MAX: usize = 64;
 /// More than anybody has mirrors.
 const IMAGE_NETWORKS_MAX: usize = 64;
 
@@ -80,6 +82,8 @@ pub enum InstancesAccel {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub gateway: Address,
+    /// Of other gateways, where tunnels may be dialled beside its own.
+    pub tunnel_hosts: Vec<String>,
     pub serving_ca_pins: Vec<Pin>,
     pub join_signing_pins: Vec<Pin>,
     pub join_encryption_key_pin: Pin,
@@ -141,6 +145,11 @@ pub const KEYS: &[(&str, &str)] = &[
         "gateway.serving_ca_pins",
         "SHA-256 pins (64 lowercase hexadecimal characters) of the serving CA's keys. Required.",
     ),
+    (
+        "gateway.tunnel_hosts",
+        "Names or addresses of other gateways, where tunnels may lead beside gateway.url: needed for those that are not beside \
+         its name, like gw-2.example.com beside gw-1.example.com. Default none.",
+    ),
     ("gateway.join_signing_pins", "Pins of the keys that sign join answers and trust bundles. Required."),
     ("gateway.join_encryption_key_pin", "Pin of the key that join tokens are sealed to. Required."),
     ("journal.max_bytes", "Size of the journal's file: 33554432 to 67108864 bytes. Default 67108864."),
@@ -189,6 +198,7 @@ struct File {
 struct GatewayTable {
     url: Option<String>,
     server_name: Option<String>,
+    tunnel_hosts: Vec<String>,
     serving_ca_pins: Vec<String>,
     join_signing_pins: Vec<String>,
     join_encryption_key_pin: Option<String>,
@@ -245,9 +255,15 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         }
         gateway.server_name = name;
     }
+    let named =
+        |host: &String| parse_url(&format!("https://{host}")).is_ok_and(|parsed| parsed.host == *host);
+    if file.gateway.tunnel_hosts.len() > TUNNEL_HOSTS_MAX || !file.gateway.tunnel_hosts.iter().all(named) {
+        return Err(check.value("gateway.tunnel_hosts", "is a list of at most 64 names or IPv4 addresses"));
+    }
     let join_encryption = file.gateway.join_encryption_key_pin.unwrap_or_default();
     Ok(Config {
         gateway,
+        tunnel_hosts: file.gateway.tunnel_hosts,
         serving_ca_pins: check.pins("gateway.serving_ca_pins", &file.gateway.serving_ca_pins)?,
         join_signing_pins: check.pins("gateway.join_signing_pins", &file.gateway.join_signing_pins)?,
         join_encryption_key_pin: check.pin("gateway.join_encryption_key_pin", &join_encryption)?,

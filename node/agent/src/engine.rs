@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use kit::{Rng, mutant};
 use model::condition::Severity;
-use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, SiteId, Timestamp, TunnelId};
+use model::{CommandId, CommandKind, IncarnationId, JournalId, NodeId, Role, SiteId, Timestamp};
 use pki::worker::CommandVerifier;
 use pki::{SigningKey, TrustBundle};
 use wire::proto::agent::{GatewayFrame, Pressure};
@@ -32,6 +32,7 @@ use crate::journal::rules;
 use crate::journal::{Journal, Limits, Loaded, Marks, Write};
 use crate::kinds::Outcome;
 use crate::session::{Due, Phase, Session};
+use crate::tunnel::Refused;
 
 pub use outbox::render;
 pub use view::StatusView;
@@ -120,8 +121,8 @@ pub enum Input {
         key: Box<SigningKey>,
         certificate: Certificate,
     },
-    /// A tunnel that was to be opened could not be: there are too many.
-    TunnelsFull(TunnelId),
+    /// A tunnel that was to be opened did not come about.
+    TunnelRefused(Refused),
 }
 
 pub struct Engine {
@@ -282,8 +283,8 @@ impl Engine {
                 self.key = *key;
                 self.certificate = certificate;
             }
-            Input::TunnelsFull(id) => {
-                self.refuse_tunnel(id.to_string(), "busy", "this node has as many tunnels as it may");
+            Input::TunnelRefused(refused) => {
+                self.refuse_tunnel(refused.tunnel_id, refused.reason, &refused.message);
             }
         }
         self.tick(now);

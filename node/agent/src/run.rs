@@ -23,7 +23,7 @@ use crate::journal::{JournalError, JournalStore, Limits};
 use crate::kinds::{KindHandler, Outcome};
 use crate::link::Link;
 use crate::renew::RenewError;
-use crate::tunnel::Tunnels;
+use crate::tunnel::{Refused, Tunnels};
 
 pub use crate::engine::StatusView;
 use actor::Actor;
@@ -70,6 +70,7 @@ enum Message {
     Passed(PassReport),
     HardwareChanged,
     Converge,
+    TunnelRefused(Refused),
     Renewed(Box<Result<Identity, RenewError>>),
     Status(oneshot::Sender<StatusView>),
 }

@@ -37,9 +37,13 @@ use crate::link::{
     OUTGOING_FRAMES, TunnelLink,
 };
 
+mod hosts;
+
 const CONNECTION: TaskKind = TaskKind::isolated("gateway connection");
 /// TCP, TLS and the HTTP/2 preface: three round trips, and room for one lost packet in each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// A gateway waits a little longer for a node to come to a tunnel, and is told in time that it will not.
+const TUNNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A join or renewal signs a certificate and writes a few rows.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Of silence, after which the gateway is asked for a sign of life by an HTTP/2 ping, and how long it has to give one. One that stands
@@ -59,6 +63,8 @@ pub struct Address {
 
 pub struct GrpcLink {
     address: Address,
+    /// Other gateways, by their hosts.
+    tunnel_hosts: Vec<String>,
     /// Believed while there is no identity yet.
     serving_ca_pins: Vec<Pin>,
     clock: Arc<dyn Clock>,
@@ -72,7 +78,27 @@ impl GrpcLink {
         clock: Arc<dyn Clock>,
         supervisor: Supervisor,
     ) -> Self {
-        Self { address, serving_ca_pins, clock, supervisor }
+        Self { address, tunnel_hosts: Vec::new(), serving_ca_pins, clock, supervisor }
+    }
+
+    /// Where tunnels may be dialled beside the gateway and those whose names are beside its own.
+    pub fn with_tunnel_hosts(self, tunnel_hosts: Vec<String>) -> Self {
+        Self { tunnel_hosts, ..self }
+    }
+
+    /// Where a gateway says that it waits.
+    fn tunnel_address(&self, said: &str) -> Result<Address, String> {
+        let other = crate::config::parse_url(&format!("https://{said}"))
+            .map_err(|problem| format!("the gateway's address {problem}"))?;
+        if !hosts::is_gateway(&self.address.host, &self.tunnel_hosts, &other.host) {
+            tracing::warn!(target: "security", host = other.host, "a gateway named a host for a tunnel that is not known as one");
+            return Err(format!(
+                "{} is not known as a gateway's host here: see gateway.tunnel_hosts",
+                other.host
+            ));
+        }
+        // Whatever its address, it is the gateway whose name and authority are known.
+        Ok(Address { server_name: self.address.server_name.clone(), ..other })
     }
 
     fn options(&self, credentials: Option<&Credentials>, protocol: &'static [u8]) -> ClientOptions {
@@ -312,14 +338,11 @@ impl TunnelLink for GrpcLink {
         let options = self.options(Some(credentials), ALPN_TUNNEL);
         let address = match address {
             None => Ok(self.address.clone()),
-            // Whatever its address, it is the gateway whose name and authority are known.
-            Some(address) => crate::config::parse_url(&format!("https://{address}"))
-                .map(|other| Address { server_name: self.address.server_name.clone(), ..other })
-                .map_err(|problem| LinkError::new(DOING, format!("the gateway's address {problem}"))),
+            Some(said) => self.tunnel_address(said).map_err(|problem| LinkError::new(DOING, problem)),
         };
         let end = Some(tunnel_hello::End::TunnelId(tunnel_id.to_string()));
         let hello = wire::tunnel::with_length(&TunnelHello { end });
-        within(self.clock.as_ref(), CONNECT_TIMEOUT, DOING, async move {
+        within(self.clock.as_ref(), TUNNEL_TIMEOUT, DOING, async move {
             let mut tls = connect(&address?, &options).await?;
             // A gateway whose machine is gone says nothing, and neither may what the tunnel leads to: it would stay open for hours.
             kit::net::keep_alive(tls.get_ref().0).map_err(failed(DOING))?;

@@ -1,5 +1,7 @@
 //! Tickets: whether somebody is let in, and to what. Pure checks, in an order that is part of the protocol.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{InstanceId, NodeId, Timestamp, TunnelId};
@@ -21,6 +23,8 @@ const USER_CHARS_MAX: usize = 128;
 pub enum Target {
     /// A shell of this node.
     NodeConsole,
+    /// The SSH server of this node.
+    NodePort(u16),
     /// The serial console of an instance.
     Console(InstanceId),
     /// A TCP port of an instance.
@@ -108,7 +112,11 @@ pub fn judge(facts: &Facts<'_>, bytes: &[u8]) -> Result<Ticket, Refused> {
 fn target(ticket: &ExecTicket) -> Option<Target> {
     let port = u16::try_from(ticket.port).ok().filter(|port| *port > 0);
     if ticket.instance_id.is_empty() {
-        return (ticket.op() == TunnelOp::Console).then_some(Target::NodeConsole);
+        return match ticket.op() {
+            TunnelOp::Console => Some(Target::NodeConsole),
+            TunnelOp::Ssh => Some(Target::NodePort(port?)),
+            TunnelOp::Tcp | TunnelOp::Unspecified => None,
+        };
     }
     let instance: InstanceId = ticket.instance_id.parse().ok()?;
     match ticket.op() {
@@ -131,6 +139,28 @@ pub struct Order {
     pub credentials: Credentials,
     /// What is left of its time.
     pub lasts: Duration,
+    pub refusals: Refusals,
+}
+
+/// Where it is said that a tunnel did not come about, for the gateway that waits for it. Cheap to clone.
+#[derive(Clone)]
+pub struct Refusals(Arc<dyn Fn(Refused) + Send + Sync>);
+
+impl Refusals {
+    pub fn new(tell: impl Fn(Refused) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    /// Whoever waits is told in vain when the session is gone, and waits no longer than it does anyway.
+    pub fn tell(&self, refused: Refused) {
+        (self.0)(refused);
+    }
+}
+
+impl fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Refusals")
+    }
 }
 
 /// What opens tunnels.

@@ -154,6 +154,7 @@ pub async fn parts(ports: NodePorts) -> Result<NodeParts, NodeError> {
     capabilities.extend(hypervisor.as_deref().map(instances::capabilities).into_iter().flatten());
     if tunnels.is_some() {
         capabilities.push(tunnels::CAPABILITY_NODE.to_owned());
+        capabilities.extend(shell.ssh(22).map(|_| tunnels::CAPABILITY_NODE_SSH.to_owned()));
         capabilities.extend(hypervisor.as_ref().map(|_| tunnels::CAPABILITY_INSTANCE.to_owned()));
     }
     let tunnels: Arc<dyn Tunnels> = match tunnels {

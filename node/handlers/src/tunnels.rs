@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent::link::{ByteStream, TunnelLink};
-use agent::tunnel::{Order, Target, Tunnels};
+use agent::tunnel::{Order, Refused, Target, Tunnels};
 use futures::future::BoxFuture;
 use kit::{Clock, Supervisor, TaskKind};
 use model::InstanceId;
@@ -28,7 +28,7 @@ use crate::shell::{Control, Shell};
 const TUNNEL: TaskKind = TaskKind::isolated("tunnel");
 /// Into instances at once; each holds two sockets and their buffers.
 const AT_ONCE_MAX: usize = 16;
-/// On consoles of the node itself. They are counted apart: whoever sees to this node gets onto it, however many are let into what
+/// On consoles of the node itself, and to its SSH server. They are counted apart: whoever sees to this node gets onto it, however many are let into what
 /// runs here.
 const CONSOLES_MAX: usize = 4;
 /// How long the other end has to show who it is.
@@ -44,6 +44,7 @@ const MESSAGE_CHARS_MAX: usize = 300;
 /// That somebody may be let into instances, and onto this node.
 pub const CAPABILITY_INSTANCE: &str = "tunnel.instance-dial";
 pub const CAPABILITY_NODE: &str = "tunnel.node-console";
+pub const CAPABILITY_NODE_SSH: &str = "tunnel.node-ssh";
 
 /// Opens tunnels of one node. Cheap to clone.
 #[derive(Clone)]
@@ -87,7 +88,7 @@ impl NodeTunnels {
 impl Tunnels for NodeTunnels {
     fn open(&self, order: Order) -> bool {
         let places = match order.ticket.target {
-            Target::NodeConsole => &self.0.consoles,
+            Target::NodeConsole | Target::NodePort(_) => &self.0.consoles,
             Target::Console(_) | Target::Port(..) => &self.0.places,
         };
         let Ok(place) = places.clone().try_acquire_owned() else { return false };
@@ -123,7 +124,19 @@ impl Inner {
     async fn serve(&self, order: Order) -> io::Result<&'static str> {
         let ticket = &order.ticket;
         let outer = self.link.tunnel(&order.credentials, order.address.as_deref(), ticket.tunnel_id).await;
-        let outer = outer.map_err(io::Error::other)?;
+        let outer = match outer {
+            Ok(outer) => outer,
+            Err(err) => {
+                // Nobody is there to be told inside; its gateway tells whoever asked.
+                let message = format!("the node did not get to the gateway that waits: {err}");
+                order.refusals.tell(Refused {
+                    tunnel_id: ticket.tunnel_id.to_string(),
+                    reason: "not-dialled",
+                    message: message.chars().take(MESSAGE_CHARS_MAX).collect(),
+                });
+                return Err(io::Error::other(err));
+            }
+        };
         let config = pki::tls::end_server(&order.credentials.key, ticket.client).map_err(io::Error::other)?;
         let mut inner: Sealed = self.within(GREET_WITHIN, TlsAcceptor::from(config).accept(outer)).await??;
         let reached = match self.within(REACH_WITHIN, self.reach(ticket.target)).await {
@@ -163,9 +176,21 @@ impl Inner {
                 })?;
                 Ok(Reached::Console(session.stream, Some(session.control)))
             }
+            Target::NodePort(port) => self.own_port(port).await.map(Reached::Port),
             Target::Console(id) => Ok(Reached::Console(self.instance(id, Door::Console).await?, None)),
             Target::Port(id, port) => Ok(Reached::Port(self.instance(id, Door::Port(port)).await?)),
         }
+    }
+
+    async fn own_port(&self, port: u16) -> Result<Box<dyn ByteStream>, Trouble> {
+        let Some(connecting) = self.shell.ssh(port) else {
+            let message = "this node has no SSH server of its own".to_owned();
+            return Err(Trouble { reason: "NoSsh", message, retryable: false });
+        };
+        connecting.await.map_err(|err| {
+            let message = format!("nothing takes connections on port {port} of the node: {err}");
+            Trouble { reason: "NotReached", message, retryable: true }
+        })
     }
 
     async fn instance(&self, id: InstanceId, door: Door) -> Result<Box<dyn ByteStream>, Trouble> {

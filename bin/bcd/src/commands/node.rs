@@ -38,12 +38,13 @@ pub async fn run(args: NodeArgs, journal_layer: Option<JournalLayer>) -> anyhow:
         None => bail!("this machine has not joined; run: bcd join"),
     }
     let supervisor = Supervisor::new();
-    let link = Arc::new(GrpcLink::new(
+    let link = GrpcLink::new(
         config.gateway.clone(),
         config.serving_ca_pins.clone(),
         clock.clone(),
         supervisor.clone(),
-    ));
+    );
+    let link = Arc::new(link.with_tunnel_hosts(config.tunnel_hosts.clone()));
     let (arrived, waker) = Wake::new();
     let hypervisor = hypervisor::of_host(
         &config.data_dir,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::follow::Settled;
 use super::output::Output;
 use super::text::{age, at, number};
-use super::{Failure, Shell, confirm, context, events, flags, follow, import, request};
+use super::{Failure, Shell, confirm, context, events, flags, follow, import, request, ssh_cert};
 
 /// `--all` ends here: more is an export, for which programs use the API.
 const ALL_ITEMS_MAX: usize = 10_000;
@@ -33,6 +33,7 @@ pub fn group(group: &Group) -> Command {
 fn own_or_made(row: &'static MethodRow) -> Command {
     match row.name {
         "images.import" => import::command(row),
+        "nodes.issueSshCert" => ssh_cert::command(row),
         _ => flags::command(row),
     }
 }
@@ -49,6 +50,9 @@ pub async fn run(group: &str, matches: &ArgMatches, shell: &mut Shell) -> Result
         .expect("commands are made from the table");
     if row.name == "images.import" {
         return import::run(row, matches, shell).await;
+    }
+    if row.name == "nodes.issueSshCert" {
+        return ssh_cert::run(row, matches, shell).await;
     }
     let output = Output::of(matches)?;
     let given = |name: &str| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);

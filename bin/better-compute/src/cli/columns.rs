@@ -39,6 +39,7 @@ pub fn of(method: &str) -> Option<&'static [Column]> {
         "joinTokens.list" => JOIN_TOKENS,
         "joinRequests.list" => JOIN_REQUESTS,
         "nodes.list" => NODES,
+        "nodes.listSshCerts" => SSH_CERTS,
         "commands.list" => COMMANDS,
         "reservations.list" => RESERVATIONS,
         "flavors.list" => FLAVORS,
@@ -108,6 +109,19 @@ const POOLS: &[Column] = &[
     }),
     TENANT_WIDE,
     ID_WIDE,
+    AGE,
+];
+
+const SSH_CERTS: &[Column] = &[
+    column("SERIAL", |v| at(v, "serial")),
+    column("NODE", |v| at(v, "node.name")),
+    column("ACCOUNT", |v| at(v, "account")),
+    STATE,
+    column("ISSUED TO", |v| at(v, "issuedTo.name")),
+    column("REASON", |v| at(v, "reason")),
+    column("VALID BEFORE", |v| at(v, "validBefore")),
+    wide("KEY", |v| at(v, "keyFingerprint")),
+    wide("FROM", |v| at(v, "sourceIp")),
     AGE,
 ];
 

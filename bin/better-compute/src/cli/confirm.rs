@@ -24,6 +24,7 @@ fn of(method: &str, request: &Value) -> Option<Ask> {
         "bindings.delete" | "tenants.delete" | "images.delete" => Ask::Yes("delete"),
         "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
+        "nodes.revokeSshCert" => Ask::Yes("revoke"),
         "reservations.release" => Ask::Yes("release"),
         "instances.delete" => Ask::Yes("delete, with its disk,"),
         "instances.forceRelease" => Ask::Yes("leave the disk on its host, and make anew,"),
@@ -66,7 +67,7 @@ pub async fn confirm(
     }
     match ask {
         Ask::Yes(verb) => {
-            let subject = ["id", "node", "policy", "image"]
+            let subject = ["id", "serial", "node", "policy", "image"]
                 .iter()
                 .map(|name| at(&request, name))
                 .find(|it| !it.is_empty());

@@ -28,7 +28,8 @@ fn positionals(method: &str) -> &'static [&'static str] {
         "pools.get" | "pools.update" => &["pool"],
         "tenants.create" | "users.create" | "tokens.create" | "sites.create" | "pools.create"
         | "policies.put" | "flavors.create" | "images.create" => &["name"],
-        _ if method.starts_with("nodes.") && method != "nodes.list" => &["node"],
+        "nodes.revokeSshCert" => &["serial"],
+        _ if method.starts_with("nodes.") && !method.starts_with("nodes.list") => &["node"],
         _ => &["id"],
     }
 }

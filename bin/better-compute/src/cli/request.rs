@@ -96,7 +96,7 @@ fn value(flag: &Flag, matches: &ArgMatches, shell: &mut Shell) -> Result<Option<
             let texts: Vec<String> = texts().collect();
             let mut keys = Vec::new();
             for text in texts {
-                keys.extend(ssh_keys(&text, shell)?);
+                keys.extend(ssh_keys(&flag.long, &text, shell)?);
             }
             Some(keys.into())
         }
@@ -126,7 +126,7 @@ fn value(flag: &Flag, matches: &ArgMatches, shell: &mut Shell) -> Result<Option<
 }
 
 /// The keys of a file, or the one that was given. A private key does not leave this machine.
-fn ssh_keys(given: &str, shell: &mut Shell) -> Result<Vec<String>, Failure> {
+fn ssh_keys(flag: &str, given: &str, shell: &mut Shell) -> Result<Vec<String>, Failure> {
     // A key has its kind and itself, with a blank in between.
     let text = match given.split_once(' ') {
         Some((kind, _)) if kind.contains("ssh-") || kind.starts_with("ecdsa-") => given.to_owned(),
@@ -134,11 +134,20 @@ fn ssh_keys(given: &str, shell: &mut Shell) -> Result<Vec<String>, Failure> {
     };
     if text.contains("PRIVATE KEY") {
         let message =
-            format!("--ssh-key: {given} is a private key: give the public one, the file that ends in .pub");
+            format!("--{flag}: {given} is a private key: give the public one, the file that ends in .pub");
         return Err(Failure::usage(message));
     }
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
+}
+
+/// The one key of a file, or the one that was given.
+pub fn ssh_key(given: &str, shell: &mut Shell) -> Result<String, Failure> {
+    let mut keys = ssh_keys("key", given, shell)?;
+    match (keys.pop(), keys.is_empty()) {
+        (Some(key), true) => Ok(key),
+        _ => Err(Failure::usage(format!("--key: {given} holds no public key, or several"))),
+    }
 }
 
 /// `KEY=VALUE`; for labels also `KEY-`, which takes one away.

@@ -3,6 +3,7 @@
 mod connect;
 mod console;
 mod forward;
+mod node_ssh;
 mod proxy;
 mod ssh;
 
@@ -46,6 +47,11 @@ impl Door {
             request["port"] = port.into();
         }
         Self { request, shown: id.to_string() }
+    }
+
+    /// The SSH server of a node itself.
+    pub fn ssh_of_node(node: &str, port: u16) -> Self {
+        Self { request: json!({ "node": node, "op": "ssh", "port": port }), shown: node.to_owned() }
     }
 
     pub fn of_node(node: &str) -> Self {

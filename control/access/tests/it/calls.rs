@@ -43,7 +43,7 @@ async fn a_request_that_names_no_door_is_refused_by_its_field() {
     let wrong: [(Value, &str); 9] = [
         (json!({ "instance": instance, "node": "node-1", "op": "console", "clientKey": key }), "/node"),
         (json!({ "op": "console", "clientKey": key }), "/instance"),
-        (json!({ "node": "node-1", "op": "ssh", "clientKey": key }), "/op"),
+        (json!({ "node": "node-1", "op": "tcp", "port": 22, "clientKey": key }), "/op"),
         (json!({ "instance": instance, "op": "tcp", "clientKey": key }), "/port"),
         (json!({ "instance": instance, "op": "tcp", "port": 0, "clientKey": key }), "/port"),
         (json!({ "instance": instance, "op": "console", "port": 1, "clientKey": key }), "/port"),
@@ -76,6 +76,8 @@ async fn nobody_is_given_a_ticket_for_what_is_not_there_or_not_theirs() {
     assert_eq!(world.call("tunnels.open", world.wanted()).await.code(), "ACCESS_DENIED");
     world.change(|doors| doors.deny("compute:instances:get"));
     assert_eq!(world.call("tunnels.open", world.wanted()).await.code(), "NOT_FOUND");
+    let ssh = json!({ "node": "node-1", "op": "ssh", "clientKey": client_key() });
+    assert_eq!(world.call("tunnels.open", ssh).await.code(), "UNSUPPORTED", "its daemon does not say so");
     // The right to let oneself into instances is none to nodes, and the other way round.
     world.call("tunnels.open", node("node-1")).await.ok();
     world.change(|doors| doors.denied = ["compute:nodes:exec"].into());
@@ -117,4 +119,39 @@ async fn tunnels_are_listed_by_what_they_lead_to() {
     let first = world.call("tunnels.list", json!({ "limit": 1 })).await.ok();
     let second = world.call("tunnels.list", json!({ "limit": 2, "cursor": first["cursor"] })).await.ok();
     assert_eq!(second["items"][1]["id"], issued.as_str(), "{first} {second}");
+}
+
+#[tokio::test]
+async fn a_tenant_leaves_room_for_others_whose_instances_are_on_the_node() {
+    let world = World::new().await;
+    let lease = world.gateway(1).await;
+    for _ in 0..9 {
+        world.open().await;
+    }
+    let other = "INSERT INTO tenants (tenant_id, parent_id, name) SELECT gen_random_uuid(), tenant_id, 'other' FROM tenants WHERE name = 'root';
+         INSERT INTO instances (instance_id, tenant_id, pool_id, flavor_id, image_id, created_by, state, desired, runtime, vcpu,
+             memory_mib, disk_gib)
+           SELECT gen_random_uuid(), t.tenant_id, i.pool_id, i.flavor_id, i.image_id, i.created_by, i.state, i.desired, i.runtime,
+             i.vcpu, i.memory_mib, i.disk_gib
+           FROM instances i, tenants t WHERE t.name = 'other';
+         INSERT INTO instance_allocations (allocation_id, instance_id, node_id)
+           SELECT gen_random_uuid(), i.instance_id, n.node_id FROM instances i JOIN tenants t USING (tenant_id), nodes n
+           WHERE t.name = 'other'";
+    world.db.batch(other).await;
+    let refused = world.call("tunnels.open", world.wanted()).await;
+    assert_eq!(refused.code(), "RATE_LIMITED", "{}", refused.body);
+    let console = json!({ "node": "node-1", "op": "console", "clientKey": client_key() });
+    world.call("tunnels.open", console).await.ok();
+    // Tickets that were not used in time, and tunnels that are closed, take no room; open ones do.
+    world.db.batch("UPDATE tunnels SET open_until = compute_now() - interval '1 second'").await;
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        open.push(world.taken(lease).await);
+    }
+    assert_eq!(world.call("tunnels.open", world.wanted()).await.code(), "RATE_LIMITED");
+    world.closed(lease, open[0], "closed").await;
+    world.open().await;
+    // Those that come at once are counted one after the other.
+    let again = futures::future::join_all((0..4).map(|_| world.call("tunnels.open", world.wanted()))).await;
+    assert!(again.iter().all(|told| told.code() == "RATE_LIMITED"), "{again:?}");
 }

@@ -129,6 +129,27 @@ async fn while_nobody_can_say_whether_it_may_go_on_it_is_asked_as_often_as_ever(
 }
 
 #[tokio::test]
+async fn one_of_which_nobody_can_say_for_long_whether_it_may_go_on_does_not() {
+    let world = World::new().await;
+    let lease = world.gateway(1).await;
+    let tunnel = world.taken(lease).await;
+    world.look(tunnel).await;
+    world.db.batch("UPDATE tunnels SET decided_at = compute_now() - interval '29 seconds'").await;
+    world.look(tunnel).await;
+    world.change(|doors| doors.token = Token::Unknown);
+    world.look(tunnel).await;
+    assert!(world.ended(lease, &[tunnel]).await.is_empty(), "it was decided just now");
+    world.db.batch("UPDATE tunnels SET decided_at = compute_now() - interval '29 seconds'").await;
+    world.look(tunnel).await;
+    assert!(world.ended(lease, &[tunnel]).await.is_empty());
+    world.db.batch("UPDATE tunnels SET decided_at = compute_now() - interval '31 seconds'").await;
+    world.look(tunnel).await;
+    assert_eq!(world.ended(lease, &[tunnel]).await, [tunnel]);
+    world.closed(lease, tunnel, "revoked").await;
+    assert_eq!(world.get(tunnel).await["reason"], "not-decided");
+}
+
+#[tokio::test]
 async fn the_tunnels_of_a_gateway_that_is_gone_are_closed_and_told() {
     let world = World::new().await;
     let lease = world.gateway(1).await;

@@ -28,6 +28,7 @@ fn what_is_required_is_enough_and_the_rest_has_defaults() {
 fn every_key_can_be_set() {
     let text = format!(
         "data_dir = \"/data\"\nsocket_path = \"/run/x.sock\"\nsite = \"fsn1\"\n{}server_name = \"gw\"\n\
+         tunnel_hosts = [\"gw-2.example.net\", \"10.0.0.7\"]\n\
          [journal]\nmax_bytes = 40000000\nmax_events = 500\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
          [instances]\naccel = \"tcg\"\nnat_bridge = \"\"\nlibvirt_uri = \"qemu:///x\"\ndir = \"/vm\"\n\
          network_namespace = \"/run/netns/x\"\nimage_networks = [\"10.0.0.0/8\", \"fd00::7/128\"]\n",
@@ -35,6 +36,10 @@ fn every_key_can_be_set() {
     );
     let config = read(&text).unwrap();
     assert_eq!(config.site.as_deref(), Some("fsn1"));
+    assert_eq!(config.tunnel_hosts, ["gw-2.example.net", "10.0.0.7"]);
+    for bad in ["tunnel_hosts = [\"gw:443\"]", "tunnel_hosts = [\"\"]", "tunnel_hosts = [\"a b\"]"] {
+        assert!(read(&format!("{}{bad}\n", minimal())).is_err(), "{bad}");
+    }
     assert_eq!((config.journal_file_bytes_max, config.journal_events_max), (40_000_000, 500));
     assert_eq!((config.log_format, config.log_level), (LogFormat::Json, LogLevel::Debug));
     let instances = InstancesConfig {

@@ -135,6 +135,7 @@ pub fn check(bytes: &[u8], pins: &Pins, data_dir: PathBuf) -> Result<WellKnown, 
     }
     let config = Config {
         gateway,
+        tunnel_hosts: Vec::new(),
         serving_ca_pins: pins.serving_ca.clone(),
         join_signing_pins: pins.join_signing.clone(),
         join_encryption_key_pin: pins.join_encryption,

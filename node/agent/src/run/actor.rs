@@ -23,7 +23,7 @@ use crate::identity::{Identity, IdentityStore};
 use crate::journal::{JournalStore, Write};
 use crate::kinds::{CommandContext, KindHandler, Outcome};
 use crate::link::{Connection, Link};
-use crate::tunnel::{Order, Tunnels};
+use crate::tunnel::{Order, Refusals, Refused, Tunnels};
 
 const COMMAND: TaskKind = TaskKind::isolated("command");
 /// Inputs of one step, and so of one fsync. More would only make the first of them wait.
@@ -185,6 +185,7 @@ impl Actor {
             Message::Passed(report) => inputs.push(Input::Passed(report)),
             Message::HardwareChanged => inputs.push(self.readings()),
             Message::Converge => inputs.push(Input::Converge),
+            Message::TunnelRefused(refused) => inputs.push(Input::TunnelRefused(refused)),
             Message::Renewed(result) => self.renewed(*result),
             Message::Status(reply) => {
                 // Whoever asked may have gone; that is not our concern.
@@ -276,12 +277,25 @@ impl Actor {
             }
             Effect::OpenTunnel { ticket, address, lasts } => {
                 let (id, credentials) = (ticket.tunnel_id, self.identity.credentials());
-                if !self.ports.tunnels.open(Order { ticket, address, credentials, lasts }) {
-                    inputs.push(Input::TunnelsFull(id));
+                let refusals = self.refusals();
+                if !self.ports.tunnels.open(Order { ticket, address, credentials, lasts, refusals }) {
+                    inputs.push(Input::TunnelRefused(Refused {
+                        tunnel_id: id.to_string(),
+                        reason: "busy",
+                        message: "this node has as many tunnels as it may".to_owned(),
+                    }));
                 }
             }
             Effect::CloseTunnels => self.ports.tunnels.close_all(),
         }
+    }
+
+    fn refusals(&self) -> Refusals {
+        let inbox = self.mailbox.inbox.clone();
+        Refusals::new(move |refused| {
+            // With an inbox that is full, whoever waits for the tunnel does so until its time is over.
+            let _ = inbox.try_send(Message::TunnelRefused(refused));
+        })
     }
 
     fn send(&mut self, outgoing: Outgoing, inputs: &mut Vec<Input>) {

@@ -21,8 +21,8 @@ use crate::identity::MemoryIdentity;
 use crate::journal::MemoryJournal;
 use crate::kinds::CommandContext;
 use crate::link::memory::{GatewayEnd, MemoryLink};
-use crate::testing::{Deployment, START, at_ms, command_id, journal_id};
-use crate::tunnel::Order;
+use crate::testing::{Deployment, START, at_ms, command_id, journal_id, nth};
+use crate::tunnel::{Order, Refused};
 
 mod durable;
 mod tunnels;
@@ -116,12 +116,20 @@ struct World {
     starts: u64,
 }
 
+/// The number of a tunnel whose gateway is not reached.
+const UNREACHABLE: u128 = 99;
+
 /// What was opened and not closed.
 #[derive(Default)]
 struct Opened(Mutex<Vec<TunnelId>>);
 
 impl Tunnels for Opened {
     fn open(&self, order: Order) -> bool {
+        if order.ticket.tunnel_id == nth(UNREACHABLE) {
+            let tunnel_id = order.ticket.tunnel_id.to_string();
+            order.refusals.tell(Refused { tunnel_id, reason: "not-dialled", message: "no route".to_owned() });
+            return true;
+        }
         let mut open = self.0.lock().unwrap();
         let has_room = open.len() < 2;
         if has_room {

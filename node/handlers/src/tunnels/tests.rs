@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use agent::link::{Credentials, LinkError};
-use agent::tunnel::Ticket;
+use agent::tunnel::{Refusals, Ticket};
 use futures::future::BoxFuture;
 use kit::SystemClock;
 use model::{Timestamp, TunnelId};
@@ -17,16 +17,19 @@ use super::*;
 use crate::sections::instances::port::{Held, Stopping, Unguarded};
 use crate::shell::{EchoShell, HostShell};
 
-/// A gateway that joins whatever comes.
+/// A gateway that joins whatever comes, unless it is said to be elsewhere.
 struct Gateway(mpsc::UnboundedSender<DuplexStream>);
 
 impl TunnelLink for Gateway {
     fn tunnel(
         &self,
         _: &Credentials,
-        _: Option<&str>,
+        address: Option<&str>,
         _: TunnelId,
     ) -> BoxFuture<'static, Result<Box<dyn ByteStream>, LinkError>> {
+        if address.is_some() {
+            return Box::pin(async { Err(LinkError::new("open a tunnel", "no route".to_owned())) });
+        }
         let (near, far) = tokio::io::duplex(64 * 1024);
         let _ = self.0.send(far);
         Box::pin(async move { Ok(Box::new(near) as Box<dyn ByteStream>) })
@@ -38,6 +41,7 @@ struct Lab {
     client: SigningKey,
     tunnels: NodeTunnels,
     gateway: mpsc::UnboundedReceiver<DuplexStream>,
+    refused: Arc<Mutex<Vec<Refused>>>,
     opened: AtomicUsize,
 }
 
@@ -53,10 +57,14 @@ impl Lab {
         let link = Arc::new(Gateway(joined));
         let tunnels = NodeTunnels::new(link, hypervisor, shell, clock, Supervisor::new());
         let [node, client] = [(); 2].map(|()| SigningKey::generate(&entropy));
-        Self { node, client, tunnels, gateway, opened: AtomicUsize::new(0) }
+        Self { node, client, tunnels, gateway, refused: Arc::default(), opened: AtomicUsize::new(0) }
     }
 
     fn order(&self, target: Target, lasts: Duration) -> bool {
+        self.order_at(target, lasts, None)
+    }
+
+    fn order_at(&self, target: Target, lasts: Duration, address: Option<String>) -> bool {
         let n = self.opened.fetch_add(1, Ordering::SeqCst);
         let ticket = Ticket {
             tunnel_id: TunnelId::from_uuid(uuid::Uuid::from_u128(n as u128)),
@@ -71,7 +79,9 @@ impl Lab {
             key: self.node.clone(),
             serving_ca_pins: Vec::new().into(),
         };
-        self.tunnels.open(Order { ticket, address: None, credentials, lasts })
+        let told = self.refused.clone();
+        let refusals = Refusals::new(move |refused| told.lock().unwrap().push(refused));
+        self.tunnels.open(Order { ticket, address, credentials, lasts, refusals })
     }
 
     async fn end(&mut self, key: &SigningKey) -> io::Result<ClientStream<DuplexStream>> {
@@ -118,6 +128,47 @@ async fn whoever_the_ticket_names_is_let_in_and_nobody_else() {
         let refused = end.read(&mut [0; 64]).await;
         assert!(refused.is_err(), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn that_its_gateway_is_not_reached_is_told_over_the_session() {
+    let lab = Lab::new();
+    assert!(lab.order_at(Target::NodeConsole, HOUR, Some("gw-2.example.test:8443".to_owned())));
+    let told = async {
+        while lab.refused.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), told).await.expect("it is told");
+    let refused = lab.refused.lock().unwrap()[0].clone();
+    assert_eq!((refused.reason, refused.message.contains("no route")), ("not-dialled", true), "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_ssh_server_of_the_node_is_reached_on_the_node_itself_and_nowhere_else() {
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut lab = Lab::with(None, Arc::new(HostShell));
+    let client = lab.client.clone();
+    assert!(lab.order(Target::NodePort(port), HOUR));
+    let mut end = lab.end(&client).await.unwrap();
+    assert_eq!(reply(&mut end).await, TunnelReply::default());
+    let (mut reached, from) = server.accept().await.unwrap();
+    assert!(from.ip().is_loopback());
+    reached.write_all(b"SSH-2.0-here").await.unwrap();
+    let mut banner = [0; 12];
+    end.read_exact(&mut banner).await.unwrap();
+    assert_eq!(&banner, b"SSH-2.0-here");
+    drop((server, reached, end));
+
+    assert!(lab.order(Target::NodePort(port), HOUR));
+    let mut end = lab.end(&client).await.unwrap();
+    assert_eq!(reply(&mut end).await.reason, "NotReached");
+    // A machine that is only simulated has none.
+    let mut lab = Lab::new();
+    assert!(lab.order(Target::NodePort(22), HOUR));
+    let mut end = lab.end(&client).await.unwrap();
+    assert_eq!(reply(&mut end).await.reason, "NoSsh");
 }
 
 #[tokio::test]

@@ -16,13 +16,19 @@ pub const SUFFIX: &str = ".bc";
 pub fn command() -> Command {
     Command::new("proxy")
         .about("Connects standard input and output with a port of an instance, as ssh's ProxyCommand")
-        .arg(instance_arg().required(true))
+        .arg(instance_arg().required_unless_present("node"))
         .arg(
             Arg::new("port")
                 .value_name("PORT")
                 .default_value("22")
                 .value_parser(value_parser!(u16).range(1..))
                 .help("Of the instance"),
+        )
+        .arg(
+            Arg::new("node")
+                .long("node")
+                .value_name("NODE")
+                .help("The SSH server of this node itself, and no instance"),
         )
         .arg(wait_arg())
         .arg(context_arg())
@@ -39,11 +45,22 @@ pub fn wait_arg() -> Arg {
 }
 
 pub async fn run(matches: &ArgMatches, shell: &mut Shell) -> Result<u8, Failure> {
-    let given = matches.get_one::<String>("instance").expect("clap requires it");
-    let port = *matches.get_one::<u16>("port").expect("it has a default");
     let (client, tenant) = client(matches, shell)?;
-    let found = instance(given.strip_suffix(SUFFIX).unwrap_or(given), tenant.as_deref(), &client).await?;
-    let door = Door::of_instance(id_of(&found)?, "ssh", Some(port));
+    let given = matches.get_one::<String>("instance").map(String::as_str).unwrap_or_default();
+    let door = match matches.get_one::<String>("node") {
+        // There is no instance, and what follows is the port.
+        Some(node) => {
+            let port = if given.is_empty() { Ok(22) } else { given.parse() };
+            let port = port.map_err(|_| Failure::usage(format!("{given:?} is no port of a node")))?;
+            Door::ssh_of_node(node, port)
+        }
+        None => {
+            let port = *matches.get_one::<u16>("port").expect("it has a default");
+            let name = given.strip_suffix(SUFFIX).unwrap_or(given);
+            let found = instance(name, tenant.as_deref(), &client).await?;
+            Door::of_instance(id_of(&found)?, "ssh", Some(port))
+        }
+    };
     let patience = Duration::from_secs(matches.get_one::<u64>("wait-timeout").copied().unwrap_or_default());
     let mut stream = patiently(&client, &door, patience, shell).await?;
     let mut own = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());

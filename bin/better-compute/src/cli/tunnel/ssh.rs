@@ -8,21 +8,22 @@ use clap::{Arg, ArgMatches, Command};
 use super::super::text::at;
 use super::super::{Contexts, Failure, Shell};
 use super::proxy::{SUFFIX, wait_arg};
-use super::{client, context_arg, id_of, instance};
+use super::{client, context_arg, id_of, instance, node_ssh};
 
 const KNOWN_HOSTS: &str = "known_hosts";
 
 pub fn command() -> Command {
     Command::new("ssh")
-        .about("Logs in to an instance by OpenSSH, through a tunnel")
+        .about("Logs in to an instance by OpenSSH, through a tunnel; or to a node, by a certificate for just that")
         .after_help(
             "Everything after INSTANCE is ssh's: better-compute ssh web -i ~/.ssh/id_ed25519 -L 8080:localhost:80\n\
-             or a command to run there: better-compute ssh web uname -a",
+             or a command to run there: better-compute ssh web uname -a\n\
+             On a node: better-compute ssh --node root@gpu-7 --reason 'disk full' -- uname -a",
         )
         .arg(
             Arg::new("instance")
                 .value_name("[USER@]INSTANCE")
-                .required(true)
+                .required_unless_present("node")
                 .help("Its id, or its name when no other has it; as the image's user when none is given"),
         )
         .arg(
@@ -33,11 +34,15 @@ pub fn command() -> Command {
                 .allow_hyphen_values(true)
                 .help("Options of ssh, and a command to run"),
         )
+        .args(node_ssh::args())
         .arg(wait_arg())
         .arg(context_arg())
 }
 
 pub async fn run(matches: &ArgMatches, shell: &mut Shell) -> Result<u8, Failure> {
+    if matches.contains_id("node") {
+        return node_ssh::run(matches, shell).await;
+    }
     let given = matches.get_one::<String>("instance").expect("clap requires it");
     let (user, given) = match given.rsplit_once('@') {
         Some((user, given)) => (Some(user.to_owned()), given),
@@ -62,15 +67,19 @@ pub async fn run(matches: &ArgMatches, shell: &mut Shell) -> Result<u8, Failure>
     ssh.args(options).arg(id.to_string()).args(command);
     // Only when there is no ssh does it come back.
     let err = ssh.exec();
-    Err(Failure::Local {
-        message: format!("cannot run ssh: {err}"),
-        help: "apt-get install openssh-client; or a serial console: better-compute console INSTANCE"
-            .to_owned(),
-    })
+    Err(no_ssh("ssh", &err, "a serial console: better-compute console INSTANCE"))
+}
+
+/// That a program of OpenSSH's is not to be run.
+pub fn no_ssh(program: &str, err: &std::io::Error, instead: &str) -> Failure {
+    Failure::Local {
+        message: format!("cannot run {program}: {err}"),
+        help: format!("apt-get install openssh-client; or {instead}"),
+    }
 }
 
 /// Options come before the host and a command after it, so that what is given after the instance is both.
-fn split<'a>(args: impl Iterator<Item = &'a String>) -> (Vec<&'a str>, Vec<&'a str>) {
+pub fn split<'a>(args: impl Iterator<Item = &'a String>) -> (Vec<&'a str>, Vec<&'a str>) {
     /// Those of ssh that have a value of their own.
     const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
     let (mut options, mut command, mut value_follows) = (Vec::new(), Vec::new(), false);
@@ -94,7 +103,7 @@ fn split<'a>(args: impl Iterator<Item = &'a String>) -> (Vec<&'a str>, Vec<&'a s
 }
 
 /// This very program, as a shell takes it.
-fn proxy_command(context: Option<&str>) -> Result<String, Failure> {
+pub fn proxy_command(context: Option<&str>) -> Result<String, Failure> {
     let program =
         std::env::current_exe().map_err(|err| Failure::local(format!("where is this program? {err}")))?;
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
@@ -108,7 +117,7 @@ fn proxy_command(context: Option<&str>) -> Result<String, Failure> {
 }
 
 /// An instance's keys are its own for as long as there is its id, and are kept apart from those of hosts.
-fn host_keys(shell: &Shell) -> Result<[String; 3], Failure> {
+pub fn host_keys(shell: &Shell) -> Result<[String; 3], Failure> {
     let known: PathBuf = Contexts::path(shell)?.with_file_name(KNOWN_HOSTS);
     Ok([
         format!("UserKnownHostsFile=\"{}\"", known.display()),

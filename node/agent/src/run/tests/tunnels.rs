@@ -4,7 +4,6 @@ use model::{InstanceId, NodeId};
 use wire::proto::agent::{ExecTicket, OpenTunnel, RevocationNotice, SignedTicket, TunnelOp};
 
 use super::*;
-use crate::testing::nth;
 
 impl World {
     /// As a gateway passes it on.
@@ -29,6 +28,18 @@ impl World {
             address: String::new(),
         })
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_tunnel_is_told_that_its_gateway_is_not_reached() {
+    let mut world = World::new();
+    let agent = world.start();
+    let (mut session, _) = world.accept().await;
+    session.say(world.ticket(UNREACHABLE)).await;
+    let refused = session.refused().await;
+    assert_eq!(refused.tunnel_id, nth::<TunnelId>(UNREACHABLE).to_string());
+    assert_eq!((refused.reason.as_str(), refused.message.as_str()), ("not-dialled", "no route"));
+    agent.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
