@@ -186,7 +186,10 @@ impl Capacity {
         if self.books().could_ever(room.pool_id, &claim) {
             return Ok(reason);
         }
-        let message = format!("no host of pool {pool_name:?} can hold it: {reason}");
+        let message = format!(
+            "no host of pool {pool_name:?} can hold it: {reason}; see better-compute nodes list --pool {pool_name}, or take \
+             another flavor (better-compute flavors list --pool {pool_name})"
+        );
         Err(ApiError::new(ErrorCode::CapacityUnavailable, message).detail("pool", pool_name))
     }
 

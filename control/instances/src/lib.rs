@@ -35,6 +35,7 @@ mod observe;
 mod orphans;
 mod reconcile;
 
+mod advice;
 mod ipam;
 mod state;
 mod view;

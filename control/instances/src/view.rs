@@ -7,6 +7,7 @@ use model::condition::Severity;
 use model::lifecycle::{InstanceState, NodeState};
 use model::unit::mib_to_gib_up;
 
+use crate::advice::with_next;
 use crate::fence::waits_for;
 use crate::state::{Placed, Stored, patience};
 
@@ -74,7 +75,10 @@ fn conditions(stored: &Stored) -> Vec<Condition> {
             | InstanceState::Deleted
             | InstanceState::Lost => ("HostWaits", Severity::Warning),
         };
-        conditions.push(condition(kind, severity, &stored.said_reason, stored.said_message.clone(), at));
+        let (reason, subject) = (&stored.said_reason, &stored.subject);
+        let failed = stored.state == InstanceState::Error;
+        let message = with_next(&stored.said_message, reason, failed, subject.id, &subject.image_name);
+        conditions.push(condition(kind, severity, reason, message, at));
     }
     if !stored.exhausted_hosts.is_empty() {
         let hosts = stored.exhausted_hosts.join(",");

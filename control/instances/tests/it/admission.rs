@@ -141,6 +141,13 @@ async fn what_no_host_can_take_now_waits_and_is_placed_when_one_can() {
     let host = cloud.host("host-1").await;
     let huge = json!({ "pool": "vps", "name": "huge", "vcpu": 64, "memoryGiB": 64, "diskGiB": 10 });
     cloud.call("flavors.create", huge).await.ok();
+    let larger = json!({ "pool": "vps", "name": "larger", "vcpu": 65, "memoryGiB": 64, "diskGiB": 10 });
+    cloud.call("flavors.create", larger).await.ok();
+    let never = cloud.call("instances.create", with("flavor", json!("larger"))).await;
+    let message = never.body["error"]["message"].as_str().unwrap();
+    assert_eq!(never.code(), "CAPACITY_UNAVAILABLE", "it is larger than any host");
+    assert!(message.contains("\"vps\"") && message.contains("flavors list --pool vps"), "{message}");
+    assert_eq!(cloud.count("instances").await, 0);
     let first = cloud.call("instances.create", with("flavor", json!("huge"))).await.ok();
     let waits = cloud.call("instances.create", with("flavor", json!("huge"))).await.ok();
     assert_eq!(waits["state"], "scheduling");

@@ -110,3 +110,22 @@ async fn a_network_stays_as_it_is_while_addresses_of_it_are_leased() {
     cloud.settle(host, &one).await;
     cloud.call("pools.update", update(other)).await.ok();
 }
+
+/// A card's MAC is the end of its instance's id.
+#[tokio::test]
+async fn no_two_instances_of_a_pool_have_one_mac_while_they_live() {
+    let (cloud, _) = Cloud::with_host().await;
+    cloud.create().await;
+    let copy = "INSERT INTO instances (instance_id, tenant_id, pool_id, flavor_id, image_id, created_by, state, desired, runtime,
+           vcpu, memory_mib, disk_gib)
+         SELECT ('00000000-0000-7000-8000-00' || right(instance_id::text, 10))::uuid, tenant_id, pool_id, flavor_id, image_id,
+           created_by, 'scheduling', 'running', runtime, vcpu, memory_mib, disk_gib FROM instances LIMIT 1";
+    let copy = store::sql("test_copy", copy);
+    let refused = cloud.db.store.execute(&copy, &[]).await.expect_err("another has that end of an id");
+    assert!(refused.is_unique("instances_one_mac"), "{refused:?}");
+    cloud
+        .db
+        .batch("UPDATE instances SET state = 'deleted', desired = 'deleted', ended_at = compute_now()")
+        .await;
+    cloud.db.store.execute(&copy, &[]).await.expect("the first one is gone");
+}

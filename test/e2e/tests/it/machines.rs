@@ -227,11 +227,23 @@ fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> any
     let said = ssh(&dev, &key, &["cat /proc/partitions"])?;
     ensure!(said.contains("2097152 vda"), "the disk has grown:\n{said}");
 
+    let refused = dev.cli(&["images", "delete", "tiny", "--yes"])?;
+    ensure!(refused.code != 0 && refused.stderr.contains("in use by 1 instances: web"), "{}", refused.stderr);
     let deleted = dev.json(&["instances", "delete", id, "--wait", "--yes"])?;
     ensure!(deleted["state"] == "deleted", "{deleted}");
     eventually(Duration::from_secs(30), "nothing is left of it", || {
         let after = left(&libvirtd, &host)?;
         Ok(if after == before { Ok(()) } else { Err(format!("{after:?}")) })
+    })?;
+    let stored = || Ok::<_, anyhow::Error>(std::fs::read_dir(dev.data_dir.join("images"))?.count());
+    ensure!(stored()? == 1, "the store has the image");
+    let gone = dev.json(&["images", "delete", "tiny", "--yes"])?;
+    ensure!(gone["state"] == "deleted", "{gone}");
+    eventually(Duration::from_secs(30), "its bytes go from the store", || {
+        Ok(match stored()? {
+            0 => Ok(()),
+            left => Err(format!("{left} files")),
+        })
     })?;
     let status = dev.running.stop(Duration::from_secs(30))?;
     ensure!(status.success(), "{status}");

@@ -146,6 +146,24 @@ fn a_dry_run_does_not_ask() {
 }
 
 #[test]
+fn an_image_is_deleted_by_its_name_when_somebody_said_yes() {
+    let stub = Stub::script(vec![Answer::json(json!({"name": "debian-12", "state": "deleted"}))]);
+    let asked = Person::at(&stub).run("images delete debian-12");
+    assert_eq!(asked.code, 2, "{}", asked.err);
+    assert!(asked.err.contains("--yes") && stub.asked().is_empty(), "{}", asked.err);
+    let doubts = Person::at(&stub).at_a_terminal(100).typing("n\n").run("images delete debian-12");
+    assert_eq!(doubts.code, 1, "{}", doubts.err);
+    assert!(doubts.err.contains("delete debian-12? [y/N]") && stub.asked().is_empty(), "{}", doubts.err);
+    let done = Person::at(&stub).at_a_terminal(100).typing("y\n").run("images delete debian-12");
+    assert_eq!(done.code, 0, "{}", done.err);
+    let sent = stub.asked().pop().expect("it was sent");
+    assert_eq!(
+        (sent.line.as_str(), sent.body),
+        ("POST /api/compute/images/delete", json!({"image": "debian-12"}))
+    );
+}
+
+#[test]
 fn a_restore_is_confirmed_by_the_deployments_id() {
     let deployment = id::<model::DeploymentId>(1);
     let stub = Stub::by({
