@@ -21,6 +21,11 @@ pub const OPENSSH_CLIENT: Package = Package {
     why: "revocation lists are checked with ssh-keygen",
     present: || on_path("ssh-keygen"),
 };
+pub const OPENSSH_SERVER: Package = Package {
+    name: "openssh-server",
+    why: "logins on nodes are tried with a real sshd",
+    present: || on_path("sshd"),
+};
 pub const IPROUTE: Package =
     Package { name: "iproute2", why: "network namespaces for fault tests", present: || on_path("ip") };
 

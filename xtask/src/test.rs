@@ -6,6 +6,7 @@ pub fn run(args: &[String]) -> anyhow::Result<()> {
     let mut needed = vec![
         packages::POSTGRESQL,
         packages::OPENSSH_CLIENT,
+        packages::OPENSSH_SERVER,
         packages::IPROUTE,
         packages::NFTABLES,
         packages::MMDEBSTRAP,

@@ -155,3 +155,16 @@ async fn a_tenant_leaves_room_for_others_whose_instances_are_on_the_node() {
     let again = futures::future::join_all((0..4).map(|_| world.call("tunnels.open", world.wanted()))).await;
     assert!(again.iter().all(|told| told.code() == "RATE_LIMITED"), "{again:?}");
 }
+
+#[tokio::test]
+async fn a_ticket_to_the_ssh_server_of_a_node_names_no_instance_and_takes_the_right_to_the_node() {
+    let world = World::new().await;
+    world.change(|doors| doors.capabilities = vec!["tunnel.node-ssh"]);
+    let request = json!({ "node": "node-1", "op": "ssh", "clientKey": client_key() });
+    let opened = world.call("tunnels.open", request.clone()).await.ok();
+    let ticket = BASE64URL.decode(opened["ticket"].as_str().unwrap()).unwrap();
+    let (_, ticket) = wire::tunnel::ticket(&ticket).unwrap();
+    assert_eq!((ticket.instance_id.as_str(), ticket.op, ticket.port), ("", TunnelOp::Ssh.into(), 22));
+    world.change(|doors| doors.deny("compute:nodes:exec"));
+    assert_eq!(world.call("tunnels.open", request).await.code(), "ACCESS_DENIED");
+}

@@ -180,7 +180,7 @@ async fn there_are_so_many_certificates_of_a_node_and_no_more() {
         .batch("UPDATE ssh_certs SET over_at = compute_now() WHERE serial > 1000 AND serial < 1020")
         .await;
     world.issue().await;
-    world.db.batch(&more(240, "(SELECT user_id FROM users WHERE name = 'eve')")).await;
+    world.db.batch(&more(250, "(SELECT user_id FROM users WHERE name = 'eve')")).await;
     assert_eq!(world.call(ISSUE, world.cert()).await.code(), "RATE_LIMITED");
 }
 

@@ -43,6 +43,9 @@ fn a_ticket_says_who_may_reach_what() {
     let of_node = ExecTicket { instance_id: String::new(), ..console };
     let found = judged(&deployment, &signed(&deployment, &of_node), second(10)).unwrap();
     assert_eq!(found.target, Target::NodeConsole);
+    let ssh = ExecTicket { instance_id: String::new(), ..ticket() };
+    let found = judged(&deployment, &signed(&deployment, &ssh), second(10)).unwrap();
+    assert_eq!(found.target, Target::NodePort(22));
 }
 
 #[test]
@@ -64,7 +67,10 @@ fn a_ticket_that_is_not_for_us_now_opens_nothing() {
     refused(ExecTicket { port: 70_000, ..ticket() }, 10, "unsupported");
     refused(ExecTicket { op: 9, ..ticket() }, 10, "unsupported");
     // A shell is all there is on a node itself.
-    refused(ExecTicket { instance_id: String::new(), ..ticket() }, 10, "unsupported");
+    let of_node =
+        |op: TunnelOp, port| ExecTicket { instance_id: String::new(), op: op.into(), port, ..ticket() };
+    refused(of_node(TunnelOp::Tcp, 22), 10, "unsupported");
+    refused(of_node(TunnelOp::Ssh, 0), 10, "unsupported");
 }
 
 #[test]

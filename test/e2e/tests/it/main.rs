@@ -8,3 +8,4 @@ mod instances;
 mod machines;
 mod quickstart;
 mod security;
+mod ssh;

@@ -10,6 +10,7 @@ use super::*;
 use crate::files::HostPaths;
 use crate::files::testing::{Trap, TrappedFiles};
 
+mod host;
 mod login;
 
 pub(super) fn node() -> NodeId {

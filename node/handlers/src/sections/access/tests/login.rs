@@ -6,48 +6,67 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use model::Timestamp;
 use pki::ssh::{UserCertificateRequest, issue_user_certificate};
 use pki::{SeededEntropy, SigningKey};
 
 use super::*;
 
-const SSHD: &str = "/usr/sbin/sshd";
-const START_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const SSHD: &str = "/usr/sbin/sshd";
+pub(super) const START_LIMIT: Duration = Duration::from_secs(10);
 
-fn run(program: &str, args: &[&str]) -> Output {
+pub(super) fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).stdin(Stdio::null()).output().expect("the program was looked for before")
 }
 
-fn key_pair(dir: &Path, name: &str) -> PathBuf {
+pub(super) fn key_pair(dir: &Path, name: &str) -> PathBuf {
     let path = dir.join(name);
     let made = run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &path.display().to_string()]);
     assert!(made.status.success(), "{made:?}");
     path
 }
 
-/// A certificate of the CA over a fresh key, and its serial.
+/// A certificate over a fresh key, and its serial.
 fn certificate(dir: &Path, name: &str, principal: &str, entropy: u64) -> (PathBuf, u64) {
-    let key = key_pair(dir, name);
-    let line = std::fs::read_to_string(key.with_extension("pub")).unwrap();
-    let public = line.trim_end().parse().unwrap();
-    let now = kit::SystemClock::new();
-    let now = kit::Clock::now(&now);
-    let request = UserCertificateRequest {
-        key: &public,
-        key_id: "test",
-        principals: &[principal.parse().unwrap()],
-        not_before: now.saturating_sub(Duration::from_secs(60)),
-        not_after: now.saturating_add(Duration::from_secs(600)),
-        sources: &[],
-        port_forwarding: false,
-    };
-    let ca = SigningKey::generate(&SeededEntropy::new(1));
-    let issued = issue_user_certificate(&ca, &request, &SeededEntropy::new(entropy)).unwrap();
-    std::fs::write(dir.join(format!("{name}-cert.pub")), issued.line).unwrap();
-    (key, issued.serial)
+    Wanted { name, principal, entropy, ca: 1, ends_in: 600, sources: &[] }.issued(dir)
 }
 
-struct Server(Child);
+/// A certificate that is not as the others are.
+pub(super) struct Wanted<'a> {
+    pub name: &'a str,
+    pub principal: &'a str,
+    pub entropy: u64,
+    pub ca: u64,
+    /// Seconds from now; it begins ten minutes earlier.
+    pub ends_in: i64,
+    pub sources: &'a [&'a str],
+}
+
+impl Wanted<'_> {
+    pub fn issued(&self, dir: &Path) -> (PathBuf, u64) {
+        let key = key_pair(dir, self.name);
+        let line = std::fs::read_to_string(key.with_extension("pub")).unwrap();
+        let public = line.trim_end().parse().unwrap();
+        let now = kit::SystemClock::new();
+        let not_after = Timestamp::from_millis(kit::Clock::now(&now).millis() + self.ends_in * 1000);
+        let sources: Vec<_> = self.sources.iter().map(|source| source.parse().unwrap()).collect();
+        let request = UserCertificateRequest {
+            key: &public,
+            key_id: "test",
+            principals: &[self.principal.parse().unwrap()],
+            not_before: not_after.saturating_sub(Duration::from_secs(1200)),
+            not_after,
+            sources: &sources,
+            port_forwarding: false,
+        };
+        let ca = SigningKey::generate(&SeededEntropy::new(self.ca));
+        let issued = issue_user_certificate(&ca, &request, &SeededEntropy::new(self.entropy)).unwrap();
+        std::fs::write(dir.join(format!("{}-cert.pub", self.name)), issued.line).unwrap();
+        (key, issued.serial)
+    }
+}
+
+pub(super) struct Server(pub Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -85,7 +104,7 @@ fn start(root: &Path) -> (Server, u16) {
     (server, port)
 }
 
-fn log_in(key: &Path, port: u16) -> bool {
+pub(super) fn log_in(key: &Path, port: u16) -> bool {
     let (key, port) = (key.display().to_string(), port.to_string());
     let options = "IdentitiesOnly=yes,BatchMode=yes,StrictHostKeyChecking=no,UserKnownHostsFile=/dev/null,ConnectTimeout=5";
     let mut args = vec!["-F", "/dev/null", "-p", &port, "-i", &key];
@@ -96,16 +115,19 @@ fn log_in(key: &Path, port: u16) -> bool {
     run("ssh", &args).status.success()
 }
 
+/// Why no real sshd is run here.
+pub(super) fn lacks() -> Option<String> {
+    let mut needed = ["/usr/bin/ssh", "/usr/bin/ssh-keygen", SSHD].into_iter();
+    if let Some(missing) = needed.find(|path| !Path::new(path).exists()) {
+        return Some(format!("{missing} is not installed"));
+    }
+    (!rustix::process::geteuid().is_root()).then(|| "sshd lets nobody in without being root".to_owned())
+}
+
 #[tokio::test]
 async fn a_certificate_gets_in_unless_it_is_revoked_or_of_another_node() {
-    let missing =
-        ["/usr/bin/ssh", "/usr/bin/ssh-keygen", SSHD].into_iter().find(|path| !Path::new(path).exists());
-    if let Some(missing) = missing {
-        eprintln!("skipped: {missing} is not installed");
-        return;
-    }
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: sshd lets nobody in without being root");
+    if let Some(why) = lacks() {
+        eprintln!("skipped: {why}");
         return;
     }
     let host = Host::new();
