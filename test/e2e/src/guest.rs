@@ -166,7 +166,7 @@ impl Drop for Guest {
 
 /// A disk that holds only what differs from the image, so it grows to the image's size at most.
 fn overlay(base: &Path, disk: &Path) -> anyhow::Result<()> {
-    let made = image::tool("qemu-img")?
+    let made = Command::new("qemu-img")
         .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
         .arg(base)
         .arg(disk)

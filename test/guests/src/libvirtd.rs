@@ -131,17 +131,24 @@ impl Libvirtd {
 
     /// Command lines of the hypervisors that run.
     pub fn hypervisors(&self) -> anyhow::Result<Vec<String>> {
+        let is_one = |line: &String| {
+            line.split(' ').next().is_some_and(|program| program.ends_with("qemu-system-x86_64"))
+        };
+        Ok(self.processes()?.into_iter().map(|(_, line)| line).filter(is_one).collect())
+    }
+
+    /// Ids and command lines of all that runs in its namespaces, its own included.
+    pub fn processes(&self) -> anyhow::Result<Vec<(u32, String)>> {
         let space = std::fs::read_link(format!("/proc/{}/ns/pid", self.init()?))?;
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let path = entry.path();
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             // What ended meanwhile is no longer there to be read.
             let inside = std::fs::read_link(path.join("ns/pid")).is_ok_and(|other| other == space);
             let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            if inside && line.split(' ').next().is_some_and(|program| program.ends_with("qemu-system-x86_64"))
-            {
-                found.push(line);
+            if inside && !line.is_empty() {
+                found.push((id, String::from_utf8_lossy(&line).replace('\0', " ")));
             }
         }
         Ok(found)
