@@ -171,6 +171,9 @@ impl NatBridge {
     async fn remove(&self) -> Result<(), NatError> {
         let gone = format!("table ip {TABLE}\ndelete table ip {TABLE}\n");
         self.nft(&gone).await?;
+        // Before the bridge goes, by which it is seen that something is left to be done.
+        fs::remove_if_present(&self.dir.join(RULES))
+            .map_err(|source| NatError::Rules { bridge: self.bridge.as_str().to_owned(), source })?;
         self.ip("remove", &["link", "delete", "dev", self.bridge.as_str()]).await
     }
 

@@ -80,6 +80,7 @@ fn an_instance_reaches_the_world_as_its_host_and_nothing_is_left_after_the_last(
             NatBridge::new(nat.bridge().clone(), Arc::new(HostCommands::new()), dir.path().to_owned(), None);
         next.ensure(&BTreeSet::new()).await.unwrap();
         assert_eq!(host(), before);
+        assert!(!dir.path().join(RULES).exists());
         nat.ensure(&BTreeSet::new()).await.unwrap();
         assert_eq!(host(), before, "twice is as once");
     });
