@@ -18,6 +18,7 @@ use crate::vfio::fake::FakePci;
 use crate::vfio::{self, Passthrough, PciAddress};
 
 mod guest;
+mod shared;
 
 struct Host {
     libvirtd: Libvirtd,
