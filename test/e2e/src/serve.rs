@@ -20,10 +20,12 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::program::{self, Done, Running};
 
 mod balancer;
+mod host;
 mod namespace;
 mod watch;
 
 pub use balancer::{Balancer, Target};
+pub use host::{Host, POOL};
 pub use namespace::Namespace;
 pub use watch::Written;
 

@@ -8,33 +8,34 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use e2e::dev::{Dev, eventually};
+use e2e::footprint::{Grounds, database_of_dev};
 use guests::{Libvirtd, Tiny};
 use serde_json::Value;
+use store::Store;
+
+mod cloud_init;
+mod killed;
+mod left;
+mod refused;
 
 /// An emulated guest on two busy cores.
 const BOOTS_WITHIN: Duration = Duration::from_secs(120);
 
-/// Everything that instances leave on a host.
-fn left(libvirtd: &Libvirtd, host: &Path) -> anyhow::Result<Vec<String>> {
-    let mut left: Vec<String> =
-        libvirtd.virsh_ok(&["list", "--all", "--name"])?.lines().map(str::to_owned).collect();
-    left.retain(|name| !name.is_empty());
-    left.extend(libvirtd.links()?.into_iter().filter(|link| link != "lo" && link != Libvirtd::BRIDGE));
-    let rules = Command::new("nsenter")
-        .arg(format!("--net={}", libvirtd.network()?.display()))
-        .args(["nft", "list", "ruleset"])
-        .output()?;
-    left.extend(
-        String::from_utf8(rules.stdout)?
-            .lines()
-            .filter(|line| line.contains("bc") && line.contains("n0"))
-            .map(str::to_owned),
-    );
-    for folder in ["libvirt/instances", "libvirt/images", "libvirt/canary"] {
-        let entries = std::fs::read_dir(host.join(folder)).into_iter().flatten();
-        left.extend(entries.flatten().map(|entry| entry.path().display().to_string()));
-    }
-    Ok(left)
+/// `better-compute dev` with this machine as a host, which keeps its data for as long as it runs.
+fn dev_with_host(libvirtd: &Libvirtd) -> anyhow::Result<Dev> {
+    let (uri, network) = (libvirtd.uri(), libvirtd.network()?.display().to_string());
+    Dev::start(&["--sim", "0", "--host", "--libvirt", &uri, "--network-namespace", &network])
+}
+
+fn grounds<'a>(dev: &Dev, host: &'a Path, libvirtd: &'a Libvirtd, database: &'a Store) -> Grounds<'a> {
+    Grounds { libvirtd, daemon: dev.running.pid(), dir: host, database }
+}
+
+fn make_flavor(dev: &Dev, name: &str, memory_mib: u32, disk_gib: u32) -> anyhow::Result<()> {
+    let (memory, disk) = (memory_mib.to_string(), disk_gib.to_string());
+    let size = ["--vcpu", "1", "--memory-mib", &memory, "--disk-gib", &disk];
+    dev.json(&[&["flavors", "create", name, "--pool", "host"], &size[..]].concat())?;
+    Ok(())
 }
 
 /// Asks a guest's shell at its serial console, until it answers.
@@ -78,9 +79,9 @@ fn ssh_key(dir: &Path) -> anyhow::Result<String> {
     Ok(path)
 }
 
-fn ssh(dev: &Dev, key: &str, args: &[&str]) -> anyhow::Result<String> {
-    let done = dev
-        .cli(&[&["ssh", "--wait-timeout", "120", "web", "-i", key, "-o", "BatchMode=yes"], args].concat())?;
+fn ssh(dev: &Dev, name: &str, key: &str, args: &[&str]) -> anyhow::Result<String> {
+    let done =
+        dev.cli(&[&["ssh", "--wait-timeout", "240", name, "-i", key, "-o", "BatchMode=yes"], args].concat())?;
     ensure!(done.code == 0, "ssh ended with {:?}:\n{}\n{}", done.code, done.stdout, done.stderr);
     Ok(done.stdout)
 }
@@ -140,50 +141,17 @@ fn ways_in(dev: &Dev, id: &str) -> anyhow::Result<()> {
     })
 }
 
-#[test]
-fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> anyhow::Result<()> {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> anyhow::Result<()> {
     let tiny = Tiny::built()?;
     let libvirtd = Libvirtd::start()?;
-    let (uri, network) = (libvirtd.uri(), libvirtd.network()?.display().to_string());
-    let mut dev = Dev::start(&[
-        "--memory",
-        "--sim",
-        "0",
-        "--host",
-        "--libvirt",
-        &uri,
-        "--network-namespace",
-        &network,
-    ])?;
-    let host = dev.data_dir.join("host");
-    let before = left(&libvirtd, &host)?;
+    let mut dev = dev_with_host(&libvirtd)?;
+    let (host, database) = (dev.data_dir.join("host"), database_of_dev(&dev.data_dir).await?);
+    let grounds = grounds(&dev, &host, &libvirtd, &database);
+    let before = grounds.settled().await?;
 
-    dev.json(&[
-        "flavors",
-        "create",
-        "small",
-        "--pool",
-        "host",
-        "--vcpu",
-        "1",
-        "--memory-mib",
-        "256",
-        "--disk-gib",
-        "1",
-    ])?;
-    dev.json(&[
-        "flavors",
-        "create",
-        "larger",
-        "--pool",
-        "host",
-        "--vcpu",
-        "1",
-        "--memory-mib",
-        "320",
-        "--disk-gib",
-        "2",
-    ])?;
+    make_flavor(&dev, "small", 256, 1)?;
+    make_flavor(&dev, "larger", 320, 2)?;
     let keys = tempfile::tempdir()?;
     let key = ssh_key(keys.path())?;
     let public = format!("{key}.pub");
@@ -208,7 +176,7 @@ fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> any
     ensure!(made["state"] == "running", "{made}");
     let id = text(&made, "id")?;
     // As a person would, at once: it waits for the guest.
-    let said = ssh(&dev, &key, &["uname -a; echo key of $(wc -l </.ssh/authorized_keys)"])?;
+    let said = ssh(&dev, "web", &key, &["uname -a; echo key of $(wc -l </.ssh/authorized_keys)"])?;
     ensure!(said.contains("Linux web ") && said.contains("key of 1"), "{said}");
     ways_in(&dev, id)?;
     let console = host.join("libvirt/instances").join(id).join("tty");
@@ -224,17 +192,15 @@ fn an_instance_boots_its_image_on_this_machine_grows_and_leaves_nothing() -> any
     let started = dev.json(&["instances", "start", id, "--wait"])?;
     ensure!(started["state"] == "running", "{started}");
     // The same host as before, by the key that its disk has kept.
-    let said = ssh(&dev, &key, &["cat /proc/partitions"])?;
+    let said = ssh(&dev, "web", &key, &["cat /proc/partitions"])?;
     ensure!(said.contains("2097152 vda"), "the disk has grown:\n{said}");
 
     let refused = dev.cli(&["images", "delete", "tiny", "--yes"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("in use by 1 instances: web"), "{}", refused.stderr);
     let deleted = dev.json(&["instances", "delete", id, "--wait", "--yes"])?;
     ensure!(deleted["state"] == "deleted", "{deleted}");
-    eventually(Duration::from_secs(30), "nothing is left of it", || {
-        let after = left(&libvirtd, &host)?;
-        Ok(if after == before { Ok(()) } else { Err(format!("{after:?}")) })
-    })?;
+    grounds.back_to(&before).await?;
+    database.close();
     let stored = || Ok::<_, anyhow::Error>(std::fs::read_dir(dev.data_dir.join("images"))?.count());
     ensure!(stored()? == 1, "the store has the image");
     let gone = dev.json(&["images", "delete", "tiny", "--yes"])?;

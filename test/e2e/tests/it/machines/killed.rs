@@ -1,0 +1,125 @@
+//! A real machine on a host whose daemon is killed while it makes it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use e2e::footprint::Grounds;
+use e2e::serve::{Api, Cloud, Host, POOL, Serve, eventually, items};
+use guests::{Libvirtd, Tiny};
+use kit::{Rng, SeededRng};
+use serde_json::{Value, json};
+
+/// Moments of a create at which the daemon is killed, spread over what one takes and a little more.
+const KILLS: u32 = 10;
+const RUNS_WITHIN: Duration = Duration::from_secs(90);
+const DELETED_WITHIN_MS: u32 = 30_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_killed_in_a_create_has_one_machine_run_and_leaves_nothing() -> anyhow::Result<()> {
+    let tiny = Tiny::built()?;
+    let libvirtd = Libvirtd::start()?;
+    let cloud = Cloud::new().await?;
+    let url = cloud.db.url.clone();
+    let server = cloud.serve(&Serve::new("all", &["api", "worker", "scheduler", "gateway"], &url))?;
+    let gateway = server.gateway.context("it listens for nodes")?;
+    let api = cloud.api(&server)?;
+    let mut host = cloud.host(&api, gateway, &libvirtd).await?;
+    let flavor = json!({ "pool": POOL, "name": "small", "vcpu": 1, "memoryMiB": 128, "diskGiB": 1 });
+    api.ok("flavors.create", flavor).await?;
+    let disk = tiny.disk();
+    let import = ["images", "import", disk.to_str().context("a path")?, "--name", "tiny"];
+    cloud.cli(&api, &cloud.admin_token(), &import)?.ok()?;
+    let before = on(&cloud, &host, &libvirtd).settled().await?;
+
+    let started = Instant::now();
+    let made = create(&api, "whole").await?;
+    runs_once(&api, &libvirtd, &made, "nobody is killed").await?;
+    let whole = started.elapsed();
+    delete(&api, &made).await?;
+    on(&cloud, &host, &libvirtd).back_to(&before).await?;
+
+    let rng: &dyn Rng = &SeededRng::new(7);
+    for kill in 0..KILLS {
+        let part = (f64::from(kill) + rng.below(1000) as f64 / 1000.0) / f64::from(KILLS);
+        let delay = whole.mul_f64(part * 1.1);
+        let started = Instant::now();
+        let made = create(&api, &format!("killed-{kill}")).await?;
+        tokio::time::sleep(delay).await;
+        host.running.kill()?;
+        let when = format!("killed after {delay:.1?}, with {}", there(&host.dir, &libvirtd)?);
+        host = cloud.start_host(gateway, &libvirtd, "")?;
+        runs_once(&api, &libvirtd, &made, &when).await?;
+        delete(&api, &made).await?;
+        on(&cloud, &host, &libvirtd).back_to(&before).await.with_context(|| when.clone())?;
+        eprintln!("{when}; ran once and was gone after {:.1?}", started.elapsed());
+    }
+    let listed = api.ok("instances.list", json!({ "limit": 200 })).await?;
+    ensure!(items(&listed).is_empty(), "{listed}");
+    Ok(())
+}
+
+fn on<'a>(cloud: &'a Cloud, host: &'a Host, libvirtd: &'a Libvirtd) -> Grounds<'a> {
+    Grounds { libvirtd, daemon: host.running.pid(), dir: &host.dir, database: &cloud.db.store }
+}
+
+async fn create(api: &Api, name: &str) -> anyhow::Result<String> {
+    let asked = json!({ "pool": POOL, "flavor": "small", "image": "tiny", "name": name });
+    let made = api.ok("instances.create", asked).await?;
+    Ok(made["id"].as_str().context("its id")?.to_owned())
+}
+
+async fn delete(api: &Api, id: &str) -> anyhow::Result<()> {
+    let asked = json!({ "id": id, "wait": { "timeoutMs": DELETED_WITHIN_MS } });
+    let told = api.ok("instances.delete", asked).await?;
+    ensure!(told["state"] == "deleted", "{told}");
+    Ok(())
+}
+
+/// By its rows, by libvirt, and by the processes that are there.
+async fn runs_once(api: &Api, libvirtd: &Libvirtd, id: &str, when: &str) -> anyhow::Result<()> {
+    eventually(RUNS_WITHIN, when, async || {
+        let told: Value = api.ok("instances.get", json!({ "id": id })).await?;
+        let all = libvirtd.virsh_ok(&["list", "--all", "--name"])?;
+        let running = libvirtd.virsh_ok(&["list", "--name"])?;
+        let processes = libvirtd.hypervisors()?;
+        let count = |text: &str| text.lines().filter(|name| !name.trim().is_empty()).count();
+        let own = processes.iter().filter(|line| line.contains(id)).count();
+        let once = count(&all) == 1 && count(&running) == 1 && processes.len() == 1 && own == 1;
+        Ok(match told["state"] == "running" && once {
+            true => Ok(()),
+            false => Err(format!("{told} with {all:?}, of which run {running:?}, by {processes:?}")),
+        })
+    })
+    .await
+}
+
+/// How far it has got.
+fn there(host: &Path, libvirtd: &Libvirtd) -> anyhow::Result<String> {
+    let running = libvirtd.virsh_ok(&["list", "--name"])?;
+    let defined = libvirtd.virsh_ok(&["list", "--all", "--name"])?;
+    if !running.trim().is_empty() {
+        return Ok("its machine running".to_owned());
+    }
+    if !defined.trim().is_empty() {
+        return Ok("its domain".to_owned());
+    }
+    let mut names = Vec::new();
+    for folder in ["libvirt/images", "libvirt/instances"] {
+        for entry in std::fs::read_dir(host.join(folder)).into_iter().flatten().flatten() {
+            let inside = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
+            let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+            let inside: Vec<String> = inside.map(name).collect();
+            let end = entry.file_name().to_string_lossy().chars().rev().take(12).collect::<Vec<_>>();
+            names.push(format!(
+                "…{}{}",
+                end.into_iter().rev().collect::<String>(),
+                match inside.is_empty() {
+                    true => String::new(),
+                    false => format!(" with {}", inside.join(", ")),
+                }
+            ));
+        }
+    }
+    Ok(if names.is_empty() { "nothing".to_owned() } else { names.join("; ") })
+}
