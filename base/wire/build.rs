@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "bettercompute/common/v1/common.proto",
             "bettercompute/agent/v1/agent.proto",
             "bettercompute/agent/v1/command.proto",
+            "bettercompute/agent/v1/secret.proto",
             "bettercompute/agent/v1/spec.proto",
             "bettercompute/agent/v1/tunnel.proto",
         ],

@@ -42,6 +42,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fleet", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki"]),
     ("instances", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki", "capacity", "fleet"]),
     ("access", &["model", "kit", "store", "kernel", "api", "policy", "wire", "pki"]),
+    ("secrets", &["model", "kit", "store", "kernel", "api", "pki"]),
     ("ledger", &["model", "kit", "store", "kernel", "api", "policy"]),
     ("gateway", &["model", "kit", "kernel", "wire", "pki"]),
     ("server", &["model", "kit", "store", "kernel", "api"]),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::listing::is_false;
 use crate::method::method;
+use crate::secrets::{Hidden, SECRET_BYTES_MAX};
 use crate::words::words;
 use crate::{
     Condition, Cursor, Id, IdempotencyKey, InvalidRequest, Limit, Many, Name, Named, Ref, Text, Time, Wait,
@@ -90,6 +91,10 @@ pub struct CreateInstance {
     /// OpenSSH public keys of those who may log in as the image's user, one line each.
     #[serde(default, skip_serializing_if = "Many::is_empty")]
     pub ssh_keys: Many<Text<1, 8192>, 16>,
+    /// What the guest is told at its first boot, as cloud-init takes it; or `secret://NAME`, for what `secrets put` keeps. At most
+    /// 64 KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<Hidden>,
     /// `egress` when not given; another one only in a pool with a network, whose addresses instances are told by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_policy: Option<Word<NetworkPolicy>>,
@@ -166,10 +171,39 @@ fn check_create(request: &CreateInstance) -> Result<(), InvalidRequest> {
             return Err(InvalidRequest::new(format!("/sshKeys/{at}"), message));
         }
     }
-    Ok(())
+    request.user_data.as_ref().map_or(Ok(()), check_user_data)
 }
 
-method!(Create, "instances"."create", Key, "compute-instance", CreateInstance => Instance, [NotFound, Conflict, QuotaExceeded, CapacityUnavailable], "Makes a virtual machine.", check = check_create);
+fn check_user_data(given: &Hidden) -> Result<(), InvalidRequest> {
+    let invalid = |message: String| Err(InvalidRequest::new("/userData", message));
+    match user_data(given) {
+        UserData::Secret(name) if name.parse::<Name>().is_err() => {
+            invalid("after secret:// comes the name that better-compute secrets put NAME gave".to_owned())
+        }
+        UserData::Own(text) if text.len() > SECRET_BYTES_MAX => invalid(format!(
+            "it has {} bytes, and at most {SECRET_BYTES_MAX} are possible. Cloud-init takes it compressed: gzip the file, then \
+             better-compute secrets put NAME --file FILE.gz, and give secret://NAME",
+            text.len()
+        )),
+        UserData::Secret(_) | UserData::Own(_) => Ok(()),
+    }
+}
+
+/// What user data is given as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum UserData<'a> {
+    /// By the name of a secret of the tenant.
+    Secret(&'a str),
+    /// Itself.
+    Own(&'a str),
+}
+
+pub fn user_data(given: &Hidden) -> UserData<'_> {
+    let text = given.expose();
+    text.strip_prefix("secret://").map_or(UserData::Own(text), UserData::Secret)
+}
+
+method!(Create, "instances"."create", Key, "compute-instance", CreateInstance => Instance, [NotFound, Conflict, QuotaExceeded, CapacityUnavailable, Unsupported], "Makes a virtual machine.", check = check_create);
 method!(Get, "instances"."get", Read, "compute-instance", GetInstance => Instance, [NotFound], "Shows an instance.");
 method!(List, "instances"."list", Read, "compute-instance", ListInstances => crate::List<Instance>, [NotFound], "Lists instances.");
 method!(Start, "instances"."start", Natural, "compute-instance", ChangeInstance => Instance, [NotFound, InvalidState], "Starts an instance.");

@@ -36,6 +36,7 @@ pub mod policies;
 pub mod pools;
 pub mod quotas;
 pub mod reservations;
+pub mod secrets;
 pub mod sites;
 pub mod system;
 pub mod tenants;

@@ -127,6 +127,8 @@ ids! {
     /// One way into an instance or a node, for one connection.
     TunnelId, "tunnel", "tun_";
     SshCertId, "SSH certificate", "sshc_";
+    /// A value of a tenant that is told to machines and to nobody else.
+    SecretId, "secret", "sec_";
     QuotaId, "quota", "quota_";
     FlavorId, "flavor", "flv_";
     ImageId, "image", "img_";

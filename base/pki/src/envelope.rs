@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::codec::{self, DecodeError, Reader};
@@ -200,6 +202,15 @@ impl KekRing {
         Ok(Some(out))
     }
 
+    /// Tells equal contents from different ones, for whoever has the ring and for nobody else: of a password that could be
+    /// guessed, a plain hash would be as good as the password. Another one after a rotation.
+    pub fn mark(&self, content: &[u8], context: &str) -> Result<[u8; 32], EnvelopeError> {
+        check_context(context)?;
+        // A key of its own, which seals nothing.
+        let key = Zeroizing::new(hmac(self.newest_kek().key.as_slice(), &[b"better-compute/v1/envelope-mark"]));
+        Ok(hmac(key.as_slice(), &[context.as_bytes(), b"\0", content]))
+    }
+
     fn unwrap_key(&self, envelope: &Envelope<'_>, context: &str) -> Result<gcm::Key, EnvelopeError> {
         let kek = self
             .keks
@@ -252,6 +263,12 @@ impl<'a> Envelope<'a> {
             ciphertext: reader.rest(),
         })
     }
+}
+
+fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length will do");
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
 }
 
 fn new_kek(id: KekId, entropy: &dyn Entropy) -> Kek {

@@ -44,6 +44,8 @@ purposes! {
     DeploymentEpoch = "deployment-epoch",
     /// A node asking for a secret's value, signed by the node's key.
     SecretRequest = "secret-request",
+    /// The answer to a node's request for a secret's value, signed by a worker key.
+    SecretAnswer = "secret-answer",
     /// A node asking for a workload identity token, signed by the node's key.
     WorkloadTokenRequest = "workload-token-request",
     /// Permission to open one tunnel, signed by a worker key.

@@ -13,8 +13,13 @@ pub const WORKER_CERTIFICATE_BYTES_MAX: usize = 2048;
 pub const INTENT_SIGNATURE_BYTES_MAX: usize = WORKER_CERTIFICATE_BYTES_MAX + 1 + SIGNATURE_BYTES;
 
 /// What a worker key may sign.
-pub const SIGNED_BY_WORKERS: &[Purpose] =
-    &[Purpose::Command, Purpose::DesiredState, Purpose::DeploymentEpoch, Purpose::ExecTicket];
+pub const SIGNED_BY_WORKERS: &[Purpose] = &[
+    Purpose::Command,
+    Purpose::DesiredState,
+    Purpose::DeploymentEpoch,
+    Purpose::ExecTicket,
+    Purpose::SecretAnswer,
+];
 
 const VERSION: u8 = 1;
 

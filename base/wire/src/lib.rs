@@ -10,6 +10,7 @@ pub mod limits;
 pub mod map;
 pub mod paths;
 pub mod proto;
+pub mod secret;
 pub mod spec;
 pub mod tunnel;
 pub mod versions;

@@ -30,6 +30,18 @@ pub const TICKET_BYTES_MAX: usize = 2 * 1024;
 pub const SIGNED_TICKET_BYTES_MAX: usize = TICKET_BYTES_MAX + 4 * 1024;
 /// The first message of an end of a tunnel, and what answers it.
 pub const TUNNEL_MESSAGE_BYTES_MAX: usize = SIGNED_TICKET_BYTES_MAX + 256;
+/// A secret's value: user data is the longest, and cloud-init takes no more from some clouds either.
+pub const SECRET_VALUE_BYTES_MAX: usize = 64 * 1024;
+/// The signed body of a node's request for a secret: ids, a key and a time.
+pub const SECRET_BODY_BYTES_MAX: usize = 2 * 1024;
+/// Such a request with its signature.
+pub const SECRET_REQUEST_BYTES_MAX: usize = SECRET_BODY_BYTES_MAX + 1024;
+/// The signed body of an answer: a sealed value in base64url.
+pub const SECRET_ANSWER_BODY_BYTES_MAX: usize = SECRET_VALUE_BYTES_MAX / 3 * 4 + 8 * 1024;
+/// Such an answer with a worker's signature and certificate.
+pub const SECRET_ANSWER_BYTES_MAX: usize = SECRET_ANSWER_BODY_BYTES_MAX + 4 * 1024;
+/// Requests for secrets that a node has under way at once: each is a worker's for a moment.
+pub const SECRETS_AT_ONCE_MAX: usize = 8;
 /// Any name or short text a node reports.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// One instance of a spec: with keys and addresses at their most.

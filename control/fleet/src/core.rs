@@ -1,10 +1,11 @@
 //! What the parts of this crate share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kernel::Fault;
 use kernel::events::{self, EventKind};
 use kernel::ports::node::{NodeObserver, SpecContributor};
+use kernel::ports::secrets::SecretBroker;
 use kit::{Clock, Rng};
 use model::{NodeId, TenantId, Timestamp};
 use pki::Purpose;
@@ -23,6 +24,8 @@ pub(crate) struct Inner {
     pub keys: Option<FleetKeys>,
     pub contributors: Vec<Arc<dyn SpecContributor>>,
     pub observers: Vec<Arc<dyn NodeObserver>>,
+    /// Judges what nodes ask to be told; without one, none is told anything.
+    pub broker: OnceLock<Arc<dyn SecretBroker>>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }
@@ -37,7 +40,12 @@ impl Fleet {
         clock: Arc<dyn Clock>,
         rng: Arc<dyn Rng>,
     ) -> Self {
-        Self(Arc::new(Inner { store, keys, contributors, observers, clock, rng }))
+        Self(Arc::new(Inner { store, keys, contributors, observers, broker: OnceLock::new(), clock, rng }))
+    }
+
+    /// Has nodes' requests for secrets judged. Once: a second broker is not taken.
+    pub fn set_broker(&self, broker: Arc<dyn SecretBroker>) {
+        let _ = self.0.broker.set(broker);
     }
 
     pub(crate) fn store(&self) -> &Store {

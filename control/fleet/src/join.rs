@@ -22,8 +22,10 @@ use wire::proto::agent::{JoinDeferred, JoinReply, JoinRequest, SignedJoinRespons
 use crate::core::{AsEntropy, Fleet};
 use crate::{JOIN_CHANNEL, JOIN_QUEUE, sql};
 
+pub mod asker;
 mod fresh;
 mod renew;
+mod secret;
 
 const JOIN_ANSWER: Op = Op::new("join_answer");
 /// Requests that are answered together: each waits for the last of them, and has the row of its token meanwhile.
@@ -79,13 +81,14 @@ impl Fleet {
             "renew" => self.renew(tx, &row).await?,
             _ if observes => Answer::Refused(OBSERVES.to_owned()),
             "join" => self.join(tx, &row).await?,
+            "secret" => self.secret(tx, &row).await?,
             _ => self.bind_fresh(tx, &row).await?,
         };
         let (reply, refusal) = match answer {
             Answer::Reply(reply) => (Some(reply), None),
             Answer::Refused(why) => {
                 let source_ip: &str = row.get("source_ip");
-                tracing::info!(source_ip, why, "join or renewal refused");
+                tracing::info!(source_ip, why, "join, renewal or question refused");
                 (None, Some(why))
             }
         };

@@ -34,6 +34,7 @@ pub(crate) mod deliver;
 mod events;
 mod lease;
 mod open;
+mod secret;
 mod writer;
 
 /// What a reconnect storm leaves to close goes in statements of so many.
@@ -76,6 +77,8 @@ pub(crate) struct Hub {
     update_bytes: AtomicUsize,
     /// Sessions that stopped reading until updates are stored.
     held_back: Mutex<Vec<Arc<Live>>>,
+    /// Questions for secrets that a worker is asked, of all sessions.
+    asked_secrets: AtomicUsize,
     closing: Mutex<Vec<SessionKey>>,
     writer: Waker,
     dispatch: Waker,
@@ -177,6 +180,7 @@ impl Hub {
             updates: Mutex::default(),
             update_bytes: AtomicUsize::new(0),
             held_back: Mutex::default(),
+            asked_secrets: AtomicUsize::new(0),
             closing: Mutex::default(),
             writer,
             dispatch,
@@ -374,6 +378,7 @@ impl Hub {
                 let spec = self.store.spec(self.lease, session).await?;
                 Ok(Answer::Spec { spec, binding })
             }
+            Request::Secret(asked) => Ok(self.ask_secret(*asked).await),
             // Both have their own way: the answer comes by itself.
             Request::Open(_) => Err(DeliveryError::LeaseLost),
             Request::Updates(updates) => {

@@ -94,6 +94,7 @@ impl Metrics {
             Some(F::SpecRequest(_)) => "spec_request",
             Some(F::Inventory(_)) => "inventory",
             Some(F::TunnelRefused(_)) => "tunnel_refused",
+            Some(F::SecretRequest(_)) => "secret_request",
         };
         self.frames_in.get_or_create(&Kind { kind }).inc();
     }
@@ -113,6 +114,7 @@ impl Metrics {
             Some(F::InventoryRequest(_)) => "inventory_request",
             Some(F::Refusal(_)) => "refusal",
             Some(F::OpenTunnel(_)) => "open_tunnel",
+            Some(F::SecretAnswer(_)) => "secret_answer",
         };
         self.frames_out.get_or_create(&Kind { kind }).inc();
     }

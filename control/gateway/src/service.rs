@@ -138,7 +138,7 @@ impl Shared {
     ) -> Result<A, Status> {
         let places = match kind {
             InboxKind::Join => &self.joins,
-            InboxKind::Renew | InboxKind::Fresh => &self.renewals,
+            InboxKind::Renew | InboxKind::Fresh | InboxKind::Secret => &self.renewals,
         };
         let Ok(_permit) = places.try_acquire() else {
             return Err(self.come_back("too many joins or renewals at once"));

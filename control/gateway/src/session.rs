@@ -18,7 +18,7 @@ use kernel::ports::delivery::{
 use model::{CommandId, GatewayId, JournalId, Lane, NodeId, Timestamp};
 use wire::inventory::SectionName;
 use wire::proto::agent::gateway_frame::Frame as Out;
-use wire::proto::agent::{GatewayFrame, NodeFrame, OpenTunnel, Refusal};
+use wire::proto::agent::{GatewayFrame, NodeFrame, OpenTunnel, Refusal, SecretRequest};
 use wire::versions::Versions;
 
 mod credits;
@@ -28,6 +28,7 @@ mod incoming;
 mod outgoing;
 mod pace;
 mod report;
+mod secrets;
 
 pub use report::Violation;
 
@@ -108,6 +109,15 @@ pub enum Request {
     Spec {
         bind: Option<Vec<u8>>,
     },
+    /// A question for a worker. Beside the others: it may take its time.
+    Secret(Box<AskedSecret>),
+}
+
+/// A node's question for a secret, as it came, and over which connection.
+#[derive(Debug)]
+pub struct AskedSecret {
+    pub request: SecretRequest,
+    pub cert_serial: String,
 }
 
 #[derive(Debug)]
@@ -125,6 +135,11 @@ pub enum Answer {
     Spec {
         spec: Option<StoredSpec>,
         binding: Option<Vec<u8>>,
+    },
+    /// To one of the node's questions, as a worker signed it; none when no worker did.
+    Secret {
+        request_id: Vec<u8>,
+        answer: Option<Vec<u8>>,
     },
 }
 
@@ -186,6 +201,8 @@ pub struct Session {
     status: Option<Box<ReportedStatus>>,
     requests: usize,
     updates: usize,
+    /// Questions for secrets under way.
+    secrets: usize,
     pace: Pace,
     /// Events came faster than they may: nothing is read until that is made up for.
     slowed: bool,
@@ -213,6 +230,7 @@ impl Session {
             status: None,
             requests: 0,
             updates: 0,
+            secrets: 0,
             pace: Pace::new(now.monotonic),
             slowed: false,
             events_refused: None,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::Stream;
+use futures::stream::FuturesUnordered;
 use kernel::BoxFuture;
 use tonic::Status;
 use wire::proto::agent::node_frame::Frame;
@@ -26,6 +27,8 @@ pub(crate) struct SessionStream<I> {
     incoming: I,
     /// The one request to the store under way.
     asking: Option<BoxFuture<'static, Input>>,
+    /// Questions for secrets under way: a few, which the core bounds, and of most sessions none. Nothing waits for them.
+    secrets: Option<Box<FuturesUnordered<BoxFuture<'static, Input>>>>,
     /// Until the node is welcome.
     greeting: Option<Arc<Greeting>>,
     /// Who waits for tunnels; nobody in a gateway that has none.
@@ -43,7 +46,17 @@ impl<I> SessionStream<I> {
         tunnels: Option<Arc<Tunnels>>,
         metrics: Metrics,
     ) -> Self {
-        Self { hub, live, incoming, asking: None, greeting: Some(greeting), tunnels, metrics, ended: false }
+        Self {
+            hub,
+            live,
+            incoming,
+            asking: None,
+            secrets: None,
+            greeting: Some(greeting),
+            tunnels,
+            metrics,
+            ended: false,
+        }
     }
 
     fn finish(&mut self, end: End) -> Poll<Option<Result<GatewayFrame, Status>>> {
@@ -98,6 +111,10 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
                     this.hub.queue_events(&this.live, journal_id, events);
                     continue;
                 }
+                Some(request @ Request::Secret(_)) => {
+                    this.secrets.get_or_insert_default().push(this.hub.perform(&this.live, request));
+                    continue;
+                }
                 Some(request) => this.asking = Some(this.hub.perform(&this.live, request)),
                 None => {}
             }
@@ -107,6 +124,16 @@ impl<I: Stream<Item = Result<NodeFrame, Status>> + Unpin> Stream for SessionStre
                 this.asking = None;
                 this.hub.feed(&this.live, input);
                 continue;
+            }
+            if let Some(secrets) = &mut this.secrets {
+                match Pin::new(&mut **secrets).poll_next(cx) {
+                    Poll::Ready(Some(input)) => {
+                        this.hub.feed(&this.live, input);
+                        continue;
+                    }
+                    Poll::Ready(None) => this.secrets = None,
+                    Poll::Pending => {}
+                }
             }
             if !reads || this.hub.is_behind(&this.live) {
                 return Poll::Pending;

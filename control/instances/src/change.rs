@@ -223,6 +223,7 @@ impl Instances {
         if tx.execute(&sql::INSTANCE_END, &[&id.uuid()]).await? == 0 {
             return Err(StoreError::decode("instance_end", "an instance that had ended").into());
         }
+        self.forget_in(tx, id).await?;
         if !kit::mutant::on("instances.address-kept") {
             tx.execute(&sql::ADDRESSES_RETURN, &[&id.uuid()]).await?;
         }

@@ -17,7 +17,7 @@ use kernel::idempotency::Key;
 use kernel::module::wake_in;
 use kernel::{ApiError, Call, Fault};
 use model::lifecycle::{DesiredPower, InstanceEvent, InstanceState};
-use model::{AllocationId, ErrorCode, Id, InstanceId, PoolId, TenantId};
+use model::{AllocationId, ErrorCode, Id, InstanceId, PoolId, SecretId, TenantId};
 use pki::ssh::SshPublicKey;
 use serde_json::json;
 use store::{IsRetryable, Op, RowExt, StoreError, Tx};
@@ -26,6 +26,7 @@ use uuid::Uuid;
 use crate::ipam::{Leased, lease};
 use crate::reconcile::{PLACE_AGAIN, QUEUE, instance_key};
 use crate::state::{Shape, Subject, patience, step, stored};
+use crate::user_data::Told;
 use crate::{Instances, sql, view};
 
 const INSTANCE_ADMIT: Op = Op::new("instance_admit");
@@ -85,6 +86,7 @@ struct Asked {
     subject: Subject,
     name: Option<String>,
     ssh_keys: Vec<String>,
+    told: Told,
     desired: DesiredPower,
     network: Option<Network>,
     key: Option<Key>,
@@ -97,15 +99,19 @@ pub(crate) async fn create(
 ) -> Result<Instance, Fault> {
     let tenant_id = request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get());
     let given = request.idempotency_key.as_ref().map(|key| key.as_str());
-    let key = Key::of(&call, tenant_id, given, &request)?;
+    let key = match given {
+        Some(given) => Key::of(&call, tenant_id, Some(given), &instances.told_apart(&request)?)?,
+        None => None,
+    };
     let wait = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
     if let Some(key) = &key
         && let Some(made) = key.replay(instances.store()).await?
     {
         return replayed(&instances, &call, &made, wait).await;
     }
-    let asked = asked(&instances, &call, tenant_id, key, &request).await?;
+    let mut asked = asked(&instances, &call, tenant_id, key, &request).await?;
     call.require_in(ACTION, &asked.subject.resource()).await?;
+    asked.told = instances.told(&call, tenant_id, &request).await?;
     let id = asked.subject.id;
     call.about(format!("instance/{id}"));
     match instances.admit(&call, &asked).await {
@@ -194,10 +200,12 @@ async fn asked(
             image_verified: image.get("verified"),
             runtime: RUNTIME.to_owned(),
             network_policy,
+            user_data: request.user_data.is_some(),
             shape: Shape::of_row(flavor),
         },
         name: request.name.as_ref().map(|name| name.as_str().to_owned()),
         ssh_keys: ssh_keys(request)?,
+        told: Told::Nothing,
         desired: if request.stopped { DesiredPower::Stopped } else { DesiredPower::Running },
         network: pool.policy.network,
         key,
@@ -270,7 +278,8 @@ impl Instances {
             Some(_) => step(admitted, InstanceEvent::Placed)?,
             None => admitted,
         };
-        self.insert(tx, asked, state, reason).await?;
+        let told = self.keep_in(tx, subject, &asked.told).await?;
+        self.insert(tx, asked, state, reason, told).await?;
         self.capacity().room_hold(tx, room).await?;
         let data = json!({
             "state": state.name(), "desiredState": asked.desired.name(), "poolId": subject.pool_id.to_string(),
@@ -294,6 +303,7 @@ impl Instances {
         asked: &Asked,
         state: InstanceState,
         reason: &str,
+        user_data: Option<SecretId>,
     ) -> Result<(), StoreError> {
         let Asked { subject, name, ssh_keys, desired, .. } = asked;
         let shape = &subject.shape;
@@ -319,6 +329,7 @@ impl Instances {
                 ssh_keys,
                 &subject.network_policy.name(),
                 &reason,
+                &user_data.map(SecretId::uuid),
             ],
         )
         .await?;

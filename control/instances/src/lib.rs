@@ -44,14 +44,16 @@ mod vitals;
 mod flavors;
 mod folder;
 mod images;
+mod user_data;
 
 mod sql;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use capacity::Capacity;
 use kernel::events::{self, EventKind};
 use kernel::ports::images::ImageStore;
+use kernel::ports::secrets::SecretKeeper;
 use kernel::{BoxFuture, Call, Fault, Module};
 use kit::{Clock, Rng};
 use model::{Id, InstanceId, TenantId};
@@ -70,6 +72,8 @@ pub struct Instances(Arc<Inner>);
 struct Inner {
     store: Store,
     capacity: Capacity,
+    /// Keeps user data; without one, instances have none.
+    keeper: OnceLock<Arc<dyn SecretKeeper>>,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     metrics: vitals::Metrics,
@@ -77,7 +81,8 @@ struct Inner {
 
 impl Instances {
     pub fn new(store: Store, capacity: Capacity, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
-        Self(Arc::new(Inner { store, capacity, clock, rng, metrics: vitals::Metrics::default() }))
+        let (keeper, metrics) = (OnceLock::new(), vitals::Metrics::default());
+        Self(Arc::new(Inner { store, capacity, keeper, clock, rng, metrics }))
     }
 
     /// What it counts, under `instances_`.
@@ -87,6 +92,11 @@ impl Instances {
 
     fn metrics(&self) -> &vitals::Metrics {
         &self.0.metrics
+    }
+
+    /// Has user data kept. Once: a second keeper is not taken.
+    pub fn set_keeper(&self, keeper: Arc<dyn SecretKeeper>) {
+        let _ = self.0.keeper.set(keeper);
     }
 
     fn store(&self) -> &Store {

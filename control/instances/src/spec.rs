@@ -12,7 +12,7 @@ use kernel::BoxFuture;
 use kernel::ports::node::SpecContributor;
 use model::lifecycle::DesiredPower;
 use model::unit::{GIB, MIB};
-use model::{AllocationId, InstanceId, NodeId};
+use model::{AllocationId, InstanceId, NodeId, SecretId};
 use serde_json::Value;
 use store::{Row, RowExt, StoreError, Tx};
 use uuid::Uuid;
@@ -42,6 +42,7 @@ struct Entry {
     sha256: Vec<u8>,
     format: ApiFormat,
     ssh_keys: Vec<String>,
+    user_data: Option<SecretId>,
     network_policy: ApiPolicy,
     network: Option<Network>,
     address: Option<String>,
@@ -74,6 +75,7 @@ impl Entry {
             sha256: row.get("sha256"),
             format: format.ok_or_else(|| StoreError::decode("nodes_instances", "column \"format\""))?,
             ssh_keys: row.get("ssh_keys"),
+            user_data: row.opt_id("user_data_secret"),
             network_policy: network_policy(row)?,
             disk_times: disk_times.map_or(1, |times| times.get()),
             network: policy.network,
@@ -132,6 +134,8 @@ fn spec(entry: &Entry) -> InstanceSpec {
         ApiPolicy::Private => NetworkPolicy::Private,
         ApiPolicy::None => NetworkPolicy::None,
     };
+    // What is on its way out is told nothing more.
+    let told = entry.user_data.filter(|_| desired != DesiredInstance::Deleted);
     let sha256: String = entry.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
     InstanceSpec {
         instance_id: entry.id.to_string(),
@@ -150,6 +154,7 @@ fn spec(entry: &Entry) -> InstanceSpec {
         gpu_device_ids: entry.atoms.clone(),
         network_policy: policy.into(),
         ssh_from_host_only: false,
+        user_data: told.map(wire::secret::reference).unwrap_or_default(),
         placement: placement(entry),
         disk_backed_bytes: entry.disk_gib.saturating_mul(GIB).div_ceil(entry.disk_times),
     }
@@ -222,6 +227,7 @@ mod tests {
             sha256: vec![0xab; 32],
             format: ApiFormat::Qcow2,
             ssh_keys: vec!["ssh-ed25519 AAAA alice".to_owned()],
+            user_data: Some(SecretId::from_uuid(Uuid::from_u128(9))),
             network: serde_json::from_value(network).unwrap(),
             address: Some("10.0.0.2".to_owned()),
             allocation_id: AllocationId::from_uuid(Uuid::from_u128(8)),
@@ -266,6 +272,8 @@ mod tests {
     #[test]
     fn what_is_deleted_is_named_as_such() {
         assert_eq!(spec(&entry(DesiredPower::Deleted)).desired(), DesiredInstance::Deleted);
+        assert_eq!(spec(&entry(DesiredPower::Deleted)).user_data, "");
+        assert_eq!(spec(&entry(DesiredPower::Stopped)).user_data, "secret://sec_00000000000000000000000009");
         assert_eq!(spec(&entry(DesiredPower::Stopped)).desired(), DesiredInstance::Stopped);
     }
 

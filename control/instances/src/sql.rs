@@ -118,8 +118,8 @@ pub const IMAGE_KNOWN: Sql = sql(
 pub const INSTANCE_INSERT: Sql = sql(
     "instance_insert",
     "INSERT INTO instances (instance_id, tenant_id, pool_id, flavor_id, image_id, created_by, name, state, desired, runtime,
-       vcpu, memory_mib, disk_gib, gpus, gpu_model, ssh_keys, network_policy, waiting_reason)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+       vcpu, memory_mib, disk_gib, gpus, gpu_model, ssh_keys, network_policy, waiting_reason, user_data_secret)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
 );
 pub const INSTANCE_LOCK: Sql = sql(
     "instance_lock",
@@ -175,7 +175,7 @@ pub const INSTANCE_END: Sql = sql(
     "instance_end",
     "UPDATE instances SET state = 'deleted', desired = 'deleted', state_since = compute_now(), stuck_at = NULL,
        waiting_reason = '', said_reason = '', said_message = '', said_at = NULL,
-       ended_at = compute_now(), updated_at = compute_now()
+       user_data_secret = NULL, ended_at = compute_now(), updated_at = compute_now()
      WHERE instance_id = $1 AND ended_at IS NULL",
 );
 
@@ -189,6 +189,7 @@ macro_rules! instance_select {
        t.name AS tenant_name, p.name AS pool_name, u.name AS created_by_name, f.name AS flavor_name,
        f.numa_affine, f.pinned, f.hugepages, a.degraded, a.placed_at,
        g.name AS image_name, g.verified AS image_verified, g.login_user,
+       i.user_data_secret IS NOT NULL AS user_data,
        a.allocation_id, a.node_id, n.name AS node_name, n.state AS node_state, s.last_heartbeat_at,
        a.placed_at < (SELECT restored_at FROM deployment) AS before_restore, n.dead_at IS NOT NULL AS declared_dead,
        i.exhausted_at, ARRAY(SELECT x.name FROM unnest(i.exhausted_hosts) WITH ORDINALITY w (node_id, place)
@@ -221,6 +222,12 @@ pub const INSTANCES_LIST: Sql = sql(
        AND ($9::boolean OR i.ended_at IS NULL)
      ORDER BY i.instance_id DESC LIMIT $10"
     ),
+);
+/// What a node that asks for its user data must know.
+pub const INSTANCE_SECRET: Sql = sql(
+    "instance_secret",
+    "SELECT i.tenant_id, i.desired, i.user_data_secret, a.node_id, a.allocation_id FROM instances i
+     LEFT JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL WHERE i.instance_id = $1",
 );
 pub const POOL_POLICY: Sql = sql("instance_pool_policy", "SELECT policy FROM pools WHERE pool_id = $1");
 
@@ -255,7 +262,7 @@ pub const NODES_INSTANCES: Sql = sql(
     "nodes_instances",
     "SELECT a.node_id, a.allocation_id, a.atoms, a.cpus, a.mems, f.hugepages, i.instance_id, i.name,
        CASE WHEN a.left_at IS NULL THEN i.desired ELSE 'deleted' END AS desired, i.runtime, i.network_policy, i.vcpu, i.memory_mib, i.disk_gib,
-       i.ssh_keys, coalesce(a.left_revision, i.revision) AS revision, i.boot, g.url, g.sha256, g.format, p.policy, host(l.address) AS address
+       i.ssh_keys, i.user_data_secret, coalesce(a.left_revision, i.revision) AS revision, i.boot, g.url, g.sha256, g.format, p.policy, host(l.address) AS address
      FROM instance_allocations a
      JOIN instances i ON i.instance_id = a.instance_id
      JOIN images g ON g.image_id = i.image_id
@@ -303,6 +310,7 @@ pub const ALL: &[Sql] = &[
     INSTANCE_END,
     INSTANCE_GET,
     INSTANCES_LIST,
+    INSTANCE_SECRET,
     POOL_POLICY,
     ADDRESSES_LOCK,
     ADDRESS_LEASE,

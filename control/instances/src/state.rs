@@ -57,6 +57,8 @@ pub(crate) struct Subject {
     pub image_verified: bool,
     pub runtime: String,
     pub network_policy: NetworkPolicy,
+    /// It is told something at its first boot.
+    pub user_data: bool,
     pub shape: Shape,
 }
 
@@ -73,6 +75,7 @@ impl Subject {
             .with("resource.imageId", self.image_id.to_string())
             .with("resource.imageVerified", self.image_verified)
             .with("resource.networkPolicy", self.network_policy.name())
+            .with("resource.userData", self.user_data)
             .with("resource.vcpu", shape.vcpu)
             .with("resource.memoryGiB", mib_to_gib_up(shape.memory_mib))
             .with("resource.diskGiB", shape.disk_gib)
@@ -86,7 +89,10 @@ impl Subject {
         };
         let gpus = (self.shape.gpus > 0).then(|| GPUS.to_owned());
         let seats = self.shape.seating.is_any().then(|| PLACEMENT.to_owned());
-        rules.into_iter().chain(seats).chain(gpus).chain([capability(&self.runtime)]).collect()
+        // A daemon of before there was any would make it without.
+        let user_data = self.user_data.then(|| USER_DATA.to_owned());
+        let driver = [capability(&self.runtime)];
+        rules.into_iter().chain(user_data).chain(seats).chain(gpus).chain(driver).collect()
     }
 
     /// What it needs of a host.
@@ -114,6 +120,8 @@ pub(crate) fn network_policy(row: &Row) -> Result<NetworkPolicy, StoreError> {
 
 /// What a host advertises that sees to whom its instances speak with.
 const NETWORK_POLICY: &str = "instance.network-policy";
+/// And that tells them their user data.
+const USER_DATA: &str = "instance.user-data";
 
 /// What a host advertises that gives its instances the CPUs, memory and pages that they are to have. An older one would
 /// drop that unseen.
@@ -188,6 +196,7 @@ impl Stored {
             image_verified: row.get("image_verified"),
             runtime: row.get("runtime"),
             network_policy: network_policy(row)?,
+            user_data: row.get("user_data"),
             shape: Shape::of_row(row),
         };
         Ok(Self {

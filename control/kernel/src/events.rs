@@ -117,6 +117,11 @@ events! {
     /// they are.
     InstanceOrphaned = "instance.orphaned" on "node" { nodeId, instanceIds };
 
+    /// A value was kept, in the place of an earlier one or as the first of its name. It is nowhere in the event.
+    SecretPut = "secret.put" on "secret" { name, version };
+    /// A secret was deleted.
+    SecretDeleted = "secret.deleted" on "secret" { name };
+
     /// Somebody is connected to an instance, or to a node's console.
     TunnelOpened = "tunnel.opened" on "tunnel" { instanceId, nodeId, op, port, by, sourceIp };
     /// It may not go on: its gateway is told to close it.
@@ -190,6 +195,8 @@ events! {
     SecurityNodeMismatch = "security.node-mismatch" on "node" { journalId, seq, kind, claimedNodeId };
     /// A report could not be decoded, or its signature did not hold. It reached no handler.
     SecurityInvalidReport = "security.invalid-report" on "node" { journalId, seq, kind, reason };
+    /// A node asked for a secret that it may not have, or somebody asked in its name. Told once a minute of each node and reason.
+    SecuritySecretRefused = "security.secret-refused" on "node" { instanceId, allocationId, secretId, reason };
     /// A node lists a device that is another node's, in use there or listed by it too. It is not taken from its owner.
     SecurityDeviceClaimed = "security.device-claimed" on "node" { atom, ownerNodeId };
     /// A node proved intent newer than this database holds: the database is older than what it ordered.

@@ -4,4 +4,5 @@ pub mod delivery;
 pub mod iam;
 pub mod images;
 pub mod node;
+pub mod secrets;
 pub mod tunnels;

@@ -44,6 +44,17 @@ fn a_rotation_opens_old_records_and_rewraps_them() {
 }
 
 #[test]
+fn a_mark_tells_contents_apart_for_holders_of_the_ring_alone() {
+    let ring = ring();
+    let mark = ring.mark(b"hunter2", CONTEXT).unwrap();
+    assert_eq!(ring.mark(b"hunter2", CONTEXT), Ok(mark));
+    assert_ne!(ring.mark(b"hunter3", CONTEXT), Ok(mark));
+    assert_ne!(ring.mark(b"hunter2", "other"), Ok(mark));
+    let another = KekRing::generate(kek("2026-01"), &SeededEntropy::new(2));
+    assert_ne!(another.mark(b"hunter2", CONTEXT), Ok(mark));
+}
+
+#[test]
 fn a_ring_survives_its_file_and_seals_with_the_last_line() {
     let ring = ring().with_new(kek("2026-02"), &SeededEntropy::new(2)).unwrap();
     let text = format!("# key ring\n\n{}", *ring.render());

@@ -82,7 +82,7 @@ fn is_usable(stored: &Row, peer: &PeerIdentity) -> bool {
 }
 
 /// The stored certificate as its holder's identity, when it still counts.
-fn current_holder(cert: &Row, now: Timestamp) -> Option<PeerIdentity> {
+pub(super) fn current_holder(cert: &Row, now: Timestamp) -> Option<PeerIdentity> {
     let state = NodeState::parse(cert.get("state"))?;
     let (not_before, not_after) = (cert.ts("not_before"), cert.ts("not_after"));
     let counts = cert.opt_ts("revoked_at").is_none()

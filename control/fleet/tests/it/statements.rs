@@ -5,6 +5,7 @@ async fn every_statement_fits_the_schema() {
     let world = world().await;
     world.db.prepare_all(fleet::sql::STATEMENTS).await;
     world.db.prepare_all(fleet::methods::sql::STATEMENTS).await;
+    world.db.prepare_all(fleet::join::asker::STATEMENTS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

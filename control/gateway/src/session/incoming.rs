@@ -59,6 +59,7 @@ impl Session {
             In::Inventory(report) => self.inventory(report, key, now, effects)?,
             // Whoever waits for the tunnel was told on the way here.
             In::TunnelRefused(_) => {}
+            In::SecretRequest(request) => self.secret_request(request, now, effects)?,
         }
         Ok(())
     }

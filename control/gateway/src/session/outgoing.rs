@@ -197,6 +197,7 @@ impl Session {
                 self.answered();
                 self.spec_answered(spec, binding, effects);
             }
+            Answer::Secret { request_id, answer } => self.secret_answered(request_id, answer, effects),
         }
     }
 

@@ -9,6 +9,9 @@ const EVENT_BYTES: Rate = Rate { per_second: (1 << 20) as f64, burst: (8 << 20) 
 /// Inventory: the burst takes every section at its largest. No daemon reports it again and again.
 const INVENTORY_BYTES: Rate = Rate { per_second: (2 << 20) as f64 / 60.0, burst: (16 << 20) as f64 };
 
+/// Questions for secrets: a host that comes up makes some dozens of instances. A worker judges each.
+const SECRETS: Rate = Rate { per_second: 2.0, burst: 120.0 };
+
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     per_second: f64,
@@ -45,6 +48,7 @@ pub(super) struct Pace {
     events: Bucket,
     event_bytes: Bucket,
     inventory_bytes: Bucket,
+    secrets: Bucket,
 }
 
 impl Pace {
@@ -53,6 +57,7 @@ impl Pace {
             events: Bucket::new(EVENTS, now),
             event_bytes: Bucket::new(EVENT_BYTES, now),
             inventory_bytes: Bucket::new(INVENTORY_BYTES, now),
+            secrets: Bucket::new(SECRETS, now),
         }
     }
 
@@ -65,6 +70,15 @@ impl Pace {
     pub(super) fn inventory(&mut self, bytes: usize, now: Duration) -> bool {
         self.inventory_bytes.spend(bytes, now);
         self.inventory_bytes.level >= 0.0
+    }
+
+    /// Whether a question for a secret is still in its rate; one that is not costs nothing.
+    pub(super) fn secret(&mut self, now: Duration) -> bool {
+        let room = self.secrets.level(now) >= 1.0;
+        if room {
+            self.secrets.spend(1, now);
+        }
+        room
     }
 
     /// Whether more events came than may have by now.

@@ -12,6 +12,7 @@ use wire::proto::agent::{
 use super::*;
 
 mod pace;
+mod secrets;
 mod sequences;
 
 const NODE: NodeId = NodeId::from_uuid(Uuid::from_u128(7));
@@ -94,12 +95,15 @@ fn say(effect: &Effect) -> String {
             Out::InventoryRequest(request) => format!("inventory {}", request.sections.join(",")),
             Out::Refusal(refusal) => format!("refusal {}", refusal.reason),
             Out::OpenTunnel(open) => format!("open tunnel {} bytes", open.ticket.len()),
+            Out::SecretAnswer(answer) if answer.body.is_empty() => "no answer".to_owned(),
+            Out::SecretAnswer(answer) => format!("answer {} bytes", answer.body.len()),
         },
         Effect::Store(request) => match request {
             Request::Open(_) => "open".to_owned(),
             Request::Updates(updates) => format!("store {} updates", updates.len()),
             Request::Events { events, .. } => format!("store {} events", events.len()),
             Request::Inventory(sections) => format!("store {} sections", sections.len()),
+            Request::Secret(_) => "ask secret".to_owned(),
             Request::Spec { bind } => if bind.is_some() { "ask bound spec" } else { "ask spec" }.to_owned(),
         },
         Effect::End(end) => match end {

@@ -213,7 +213,7 @@ pub struct InboxRequest {
     /// The encoded request.
     pub request: Vec<u8>,
     pub source_ip: String,
-    /// The connection's certificate, for a renewal.
+    /// The connection's certificate, for a renewal and for a secret.
     pub peer_serial: Option<String>,
 }
 
@@ -224,6 +224,8 @@ pub enum InboxKind {
     /// A statement that binds a node's current spec to its Hello's nonce. The request is an encoded `FreshStatement` with the node's
     /// id and nonce; the reply an encoded `FreshBinding`, made together with the generation it names.
     Fresh,
+    /// A node's question for a secret. The request is an encoded `SecretRequest`, the reply an encoded `SecretAnswer`.
+    Secret,
 }
 
 impl InboxKind {
@@ -232,6 +234,7 @@ impl InboxKind {
             InboxKind::Join => "join",
             InboxKind::Renew => "renew",
             InboxKind::Fresh => "fresh",
+            InboxKind::Secret => "secret",
         }
     }
 }
