@@ -193,6 +193,10 @@ async fn run_on(
         }
     };
     keys.make_ssh_ca(false)?;
+    if keys.secrets_ring()?.is_none() {
+        // Of before there were secrets; nobody else has this folder.
+        keys.add_secrets_key(&*rng)?;
+    }
     screen.step("keys", &format!("in {}", shown(&keys_dir)));
 
     let gateway_port = if args.listen.to_string() == DEFAULT_LISTEN { DEFAULT_GATEWAY_PORT } else { 0 };

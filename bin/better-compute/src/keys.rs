@@ -3,7 +3,8 @@
 //! ```text
 //! deployment.json        the deployment's id, trust domain and gateway names
 //! root/                  the command-signing root: needed to certify a worker key, and otherwise kept away
-//! worker/                what a worker holds: worker, node CA, SSH CA, join signing and join encryption keys
+//! worker/                what a worker holds: worker, node CA, SSH CA, join signing and join encryption keys, and the key ring
+//!                        by which secrets are kept in the database
 //! gateway/               what a gateway holds: its serving key and certificate chain, and the node CA's certificate
 //! public/                pins and certificates that anybody may read
 //! ```
@@ -16,6 +17,7 @@ use fleet::FleetKeys;
 use kit::{Clock, Rng};
 use model::DeploymentId;
 use pki::ca::{CertificateAuthority, Validity};
+use pki::envelope::{KekId, KekRing};
 use pki::seal::DecryptionKey;
 use pki::spiffe::TrustDomain;
 use pki::ssh::{SshPublicKey, ssh_ca_public_key};
@@ -24,10 +26,13 @@ use pki::trust::TrustBundle;
 use pki::worker::{CommandVerifier, IntentSigner, WorkerCertificate, WorkerKeyStatement};
 use pki::{OsEntropy, Pin, SigningKey};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const SERVING_LIFETIME: Duration = Duration::from_secs(397 * 24 * 3600);
 const WORKER_LIFETIME: Duration = Duration::from_secs(397 * 24 * 3600);
+/// Lost, it takes every secret with it; copied, it opens a copied database.
+const SECRETS_RING: &str = "worker/secrets.kek";
 /// No file here is larger than a few KiB.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 const SSH_CA: &str = "worker/ssh-ca.key.pem";
@@ -124,6 +129,7 @@ impl KeyFolder {
         folder.put_public("worker/worker.cert", &WorkerCertificate::issue(&root, statement).encode())?;
 
         folder.make_ssh_ca(false)?;
+        folder.put_key(SECRETS_RING, &KekRing::generate(kek_id(rng)?, &OsEntropy).render())?;
 
         let gateway = SigningKey::generate(&OsEntropy);
         let names: Vec<&str> = gateway_names.iter().map(String::as_str).collect();
@@ -205,6 +211,28 @@ impl KeyFolder {
         Ok(ssh_ca_public_key(&key))
     }
 
+    /// By what secrets are kept. None in a folder of before there were any.
+    pub fn secrets_ring(&self) -> anyhow::Result<Option<KekRing>> {
+        if !self.dir.join(SECRETS_RING).try_exists()? {
+            return Ok(None);
+        }
+        let text = Zeroizing::new(self.secret(SECRETS_RING)?);
+        Ok(Some(KekRing::parse(&text).with_context(|| format!("{SECRETS_RING} is damaged"))?))
+    }
+
+    /// Makes the ring, or a further key in it, which seals from now on. The earlier ones stay, for what they sealed.
+    pub fn add_secrets_key(&self, rng: &dyn Rng) -> anyhow::Result<KekId> {
+        let id = kek_id(rng)?;
+        match self.secrets_ring()? {
+            None => self.put_key(SECRETS_RING, &KekRing::generate(id.clone(), &OsEntropy).render())?,
+            Some(ring) => {
+                let ring = ring.with_new(id.clone(), &OsEntropy)?;
+                kit::fs::write_atomic(&self.dir.join(SECRETS_RING), ring.render().as_bytes(), 0o600)?;
+            }
+        }
+        Ok(id)
+    }
+
     /// What a gateway presents: its chain, the CA included, so that a node that knows only the pin can check it.
     pub fn gateway(&self) -> anyhow::Result<TlsIdentity> {
         Ok(TlsIdentity {
@@ -270,4 +298,10 @@ impl KeyFolder {
     fn put_public(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(kit::fs::create_exclusive(&self.dir.join(name), bytes, 0o644)?)
     }
+}
+
+/// A name that no other key has had.
+fn kek_id(rng: &dyn Rng) -> anyhow::Result<KekId> {
+    let number: [u8; 6] = rng.bytes();
+    Ok(format!("kek-{}", hex::encode(number)).parse()?)
 }

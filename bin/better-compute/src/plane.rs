@@ -21,6 +21,7 @@ use ledger::Ledger;
 use model::GatewayId;
 use pki::tls::TlsClock;
 use pki::{NodeTrust, OsEntropy};
+use secrets::{Broker, Secrets};
 use server::{OpsConfig, Server, ServerConfig, Vitals, serve_ops};
 use store::restore::{self, RestoreVerdict};
 use store::{Store, StoreConfig};
@@ -112,7 +113,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
     if let Some(instances) = serving.as_ref().map(|serving| serving.instances.clone()) {
         parts.metrics.push(Arc::new(move |registry| instances.register_metrics(registry)));
     }
-    let Some(Serving { capacity, instances, fleet }) = serving else {
+    let Some(Serving { capacity, instances, secrets, fleet }) = serving else {
         let ops = serve_vitals(&config, Vitals::new(&running, &parts), &running).await?;
         return Ok(Plane { api: None, gateway: address, ops });
     };
@@ -127,6 +128,7 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
         instances::module(&instances, Some(images(&config))),
+        secrets::module(&secrets),
         access::module(&access),
     ];
     if config.roles.worker || config.roles.scheduler {
@@ -185,6 +187,7 @@ pub fn gateway_store(mut config: StoreConfig) -> StoreConfig {
 struct Serving {
     capacity: Capacity,
     instances: Instances,
+    secrets: Secrets,
     fleet: Fleet,
 }
 
@@ -193,6 +196,10 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
     let capacity = Capacity::new(config.store.clone(), config.clock.clone(), config.rng.clone());
     let instances =
         Instances::new(config.store.clone(), capacity.clone(), config.clock.clone(), config.rng.clone());
+    let (ring, entropy) = (config.keys.secrets_ring().context("the key ring of secrets")?, Arc::new(OsEntropy));
+    let secrets =
+        Secrets::new(config.store.clone(), ring, config.clock.clone(), config.rng.clone(), entropy);
+    instances.set_keeper(Arc::new(secrets.clone()));
     let fleet = Fleet::new(
         config.store.clone(),
         Some(keys),
@@ -201,7 +208,8 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
         config.clock.clone(),
         config.rng.clone(),
     );
-    Ok(Serving { capacity, instances, fleet })
+    fleet.set_broker(Arc::new(Broker::new(secrets.clone(), Arc::new(instances.clone()))));
+    Ok(Serving { capacity, instances, secrets, fleet })
 }
 
 fn access(

@@ -97,6 +97,11 @@ pub fn commands() -> Vec<Command> {
                             .action(ArgAction::SetTrue)
                             .help("Makes another in its place"),
                     ),
+            )
+            .subcommand(
+                Command::new("add-secrets-key")
+                    .about("Adds a key to those that secrets are kept by: the first one, or the next, which keeps from then on")
+                    .arg(dir()),
             ),
     ]
 }
@@ -205,6 +210,12 @@ fn pki(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         "ssh-ca" => {
             let key = KeyFolder::open(dir)?.make_ssh_ca(matches.get_flag("replace"))?;
             println!("{}", key.line());
+            return Ok(ExitCode::SUCCESS);
+        }
+        "add-secrets-key" => {
+            let id = KeyFolder::open(dir)?.add_secrets_key(&OsRng)?;
+            eprintln!("added {id} in {}", dir.join("worker").display());
+            eprintln!("  next  copy the file secrets.kek to every server with worker keys, and start them again");
             return Ok(ExitCode::SUCCESS);
         }
         "init" => {

@@ -82,34 +82,37 @@ impl Broker {
         }
         let judged = self.judge(tx, ask).await?;
         let outcome = match &judged {
-            Judged::Told { .. } => RELEASED,
-            Judged::Refused(refusal) => refusal.reason,
-            Judged::Going => "going",
+            Judged::Told { tenant_id, row } => self.sealed(ask, *tenant_id, row)?,
+            Judged::Refused(Refusal { reason, message }) => SecretOutcome::Refused { reason, message },
+            Judged::Going => SecretOutcome::Later { reason: "going" },
+        };
+        let word = match &outcome {
+            SecretOutcome::Sealed(_) => RELEASED,
+            SecretOutcome::Refused { reason, .. } | SecretOutcome::Later { reason } => reason,
         };
         let request = Uuid::from_bytes(ask.request_id);
-        let values: [&(dyn store::Param + Sync); 4] = [&request, &node, &ask.secret_id.uuid(), &outcome];
+        let values: [&(dyn store::Param + Sync); 4] = [&request, &node, &ask.secret_id.uuid(), &word];
         if tx.execute(&sql::REQUEST_INSERT, &values).await? == 0 {
             // No refusal: whoever carries requests could fail an instance by sending its request twice.
             self.tell(tx, ask.node_id, Some(ask), REPLAYED).await?;
             return Ok(SecretOutcome::Later { reason: REPLAYED });
         }
-        match judged {
-            Judged::Told { tenant_id, row } => self.told(tx, ask, tenant_id, &row).await,
-            Judged::Going => Ok(SecretOutcome::Later { reason: "going" }),
-            Judged::Refused(Refusal { reason, message }) => {
-                self.tell(tx, ask.node_id, Some(ask), reason).await?;
-                Ok(SecretOutcome::Refused { reason, message })
+        match (&outcome, judged) {
+            (SecretOutcome::Sealed(_), Judged::Told { tenant_id, .. }) => {
+                let (id, resource) = (self.secrets.id(), format!("secret/{}", ask.secret_id));
+                let (tenant_id, action) = (Some(tenant_id), "compute:secrets:release");
+                audit::write_system(tx, id, tenant_id, action, &resource, about(ask)).await?;
             }
+            (SecretOutcome::Refused { reason, .. }, _) => {
+                self.tell(tx, ask.node_id, Some(ask), reason).await?;
+            }
+            (SecretOutcome::Sealed(_) | SecretOutcome::Later { .. }, _) => {}
         }
+        Ok(outcome)
     }
 
-    async fn told(
-        &self,
-        tx: &mut Tx<'_>,
-        ask: &SecretAsk,
-        tenant_id: TenantId,
-        row: &Row,
-    ) -> Result<SecretOutcome, Fault> {
+    /// The value in a box that the one-time key opens.
+    fn sealed(&self, ask: &SecretAsk, tenant_id: TenantId, row: &Row) -> Result<SecretOutcome, Fault> {
         let value = match self.secrets.open(tenant_id, ask.secret_id, row.get("sealed")) {
             Ok(value) => value,
             Err(fault) => {
@@ -121,12 +124,8 @@ impl Broker {
         let Ok(key) = EncryptionKey::from_spki_der(&ask.one_time_key) else {
             return Ok(SecretOutcome::Refused { reason: "no-key", message: "the one-time key is no P-256 key" });
         };
-        let sealed = pki::seal::seal(&value, &key, &ask.kid, &*self.secrets.0.entropy)
-            .doing("seal a secret for a node")?;
-        let resource = format!("secret/{}", ask.secret_id);
-        let id = self.secrets.id();
-        audit::write_system(tx, id, Some(tenant_id), "compute:secrets:release", &resource, about(ask)).await?;
-        Ok(SecretOutcome::Sealed(sealed))
+        let sealed = pki::seal::seal(&value, &key, &ask.kid, &*self.secrets.0.entropy);
+        sealed.map(SecretOutcome::Sealed).doing("seal a secret for a node")
     }
 
     /// Once a minute of each node and reason, so that who asks again and again fills neither log.

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use wire::proto::agent::{EventClass, NodeSpec, node_report};
 
 use crate::desired::HeldSpec;
+use crate::secrets::{Desk, SecretWanted};
 
 /// How often the machine is compared with its spec though nothing says that it drifted.
 pub const DRIFT_PERIOD: Duration = Duration::from_secs(10 * 60);
@@ -52,6 +53,8 @@ pub struct SectionReport {
     pub conditions: Vec<Fact>,
     /// Journaled before the state of this pass is reported.
     pub reports: Vec<Report>,
+    /// What the section waits to be told.
+    pub secrets: Vec<SecretWanted>,
 }
 
 impl SectionReport {
@@ -62,6 +65,7 @@ impl SectionReport {
             message: String::new(),
             conditions: Vec::new(),
             reports: Vec::new(),
+            secrets: Vec::new(),
         }
     }
 
@@ -86,6 +90,8 @@ pub struct ConvergeContext {
     pub first_pass: bool,
     /// The agent is stopping: return at the next safe point, PROGRESSING.
     pub cancel: CancellationToken,
+    /// What was told of the secrets that earlier passes asked for.
+    pub secrets: Desk,
 }
 
 /// Declares a whole spec invalid, before any of it is taken. A plain function, so that it cannot look at the machine.
@@ -128,6 +134,11 @@ impl PassReport {
     /// Every section converged, or failed for good at this generation.
     pub fn settled(&self) -> bool {
         self.sections.values().all(|report| report.state.settled())
+    }
+
+    /// What its sections wait to be told.
+    pub fn take_secrets(&mut self) -> Vec<SecretWanted> {
+        self.sections.values_mut().flat_map(|report| std::mem::take(&mut report.secrets)).collect()
     }
 }
 
@@ -180,6 +191,7 @@ fn unsupported(number: u32) -> SectionReport {
         message,
         conditions: vec![condition],
         reports: Vec::new(),
+        secrets: Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ use wire::proto::agent::node_frame::Frame;
 use wire::proto::agent::{CommandUpdate, Hello, NodeFrame};
 
 use crate::journal::Marks;
+use crate::secrets::{SecretTold, SecretWanted};
 use crate::tunnel::Ticket;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +34,8 @@ pub enum Effect {
     OpenTunnel { ticket: Ticket, address: Option<String>, lasts: Duration },
     /// Let nobody stay in.
     CloseTunnels,
+    /// Lay what was told of a secret where the next pass takes it.
+    Told { wanted: SecretWanted, told: SecretTold },
 }
 
 /// Something for the other side. Bodies that are only in the journal are read when it is sent.

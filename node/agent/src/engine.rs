@@ -7,6 +7,7 @@
 mod frames;
 mod outbox;
 mod report;
+mod secrets;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,6 +156,7 @@ pub struct Engine {
     mirrored: Marks,
     next_sweep: Duration,
     spec_requested: Option<Duration>,
+    questions: secrets::Questions,
     effects: Vec<Effect>,
 }
 
@@ -196,6 +198,7 @@ impl Engine {
             mirrored: marks,
             next_sweep: now.monotonic + SWEEP_PERIOD,
             spec_requested: None,
+            questions: secrets::Questions::default(),
             effects: Vec::new(),
         };
         engine.recover(now);
@@ -254,7 +257,8 @@ impl Engine {
     /// When a `Tick` is due, if nothing happens before. Monotonic.
     pub fn deadline(&self) -> Duration {
         let mut next = self.next_sweep;
-        for due in [self.session.deadline(), self.status_deadline()].into_iter().flatten() {
+        let due = [self.session.deadline(), self.status_deadline(), self.questions.deadline()];
+        for due in due.into_iter().flatten() {
             next = next.min(due);
         }
         if self.dispatcher.deferred() > 0 {
@@ -304,6 +308,7 @@ impl Engine {
                 Due::Heartbeat { seq, with_hashes } => self.beat(seq, with_hashes),
             }
         }
+        self.expire_questions(now);
         self.watch_certificate(now);
         self.send_events();
         self.send_status(now);
@@ -380,6 +385,7 @@ impl Engine {
         }
         tracing::info!(node_id = %self.node.node_id, why, "session ended");
         self.session.ended(why, pushback, now.monotonic, self.rng.as_ref());
+        self.forget_questions();
     }
 
     fn hang_up(&mut self, why: &str, now: Now) {

@@ -33,6 +33,7 @@ pub mod kinds;
 pub mod link;
 pub mod renew;
 pub mod run;
+pub mod secrets;
 pub mod session;
 pub mod status;
 #[cfg(any(test, feature = "testing"))]

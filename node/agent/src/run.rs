@@ -23,6 +23,7 @@ use crate::journal::{JournalError, JournalStore, Limits};
 use crate::kinds::{KindHandler, Outcome};
 use crate::link::Link;
 use crate::renew::RenewError;
+use crate::secrets::Desk;
 use crate::tunnel::{Refused, Tunnels};
 
 pub use crate::engine::StatusView;
@@ -148,6 +149,7 @@ pub fn run(parts: AgentParts, supervisor: &Supervisor) -> Result<Agent, AgentErr
     let (spec, held) = watch::channel(None);
     let engine = Engine::new(engine_parts(&parts, &identity, now)?, now);
     let handle = AgentHandle { inbox: inbox.clone() };
+    let desk = Desk::default();
 
     let passes = converger::Loop {
         convergers: parts.convergers,
@@ -156,6 +158,7 @@ pub fn run(parts: AgentParts, supervisor: &Supervisor) -> Result<Agent, AgentErr
         inbox: inbox.clone(),
         node_id: identity.node_id,
         boot_id: parts.boot_id.clone(),
+        desk: desk.clone(),
         clock: parts.clock.clone(),
     };
     let actor = Actor::new(
@@ -174,7 +177,7 @@ pub fn run(parts: AgentParts, supervisor: &Supervisor) -> Result<Agent, AgentErr
         engine,
         identity,
         parts.boot_id,
-        Mailbox { inbox, messages, spec, waker },
+        Mailbox { inbox, messages, spec, waker, desk },
     );
     let kind = |name| TaskKind { name, on_end: parts.on_end };
     Ok(Agent {
@@ -190,6 +193,7 @@ struct Mailbox {
     messages: mpsc::Receiver<Message>,
     spec: watch::Sender<Option<Arc<HeldSpec>>>,
     waker: Waker,
+    desk: Desk,
 }
 
 fn engine_parts(parts: &AgentParts, identity: &Identity, now: Now) -> Result<EngineParts, AgentError> {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::instance::Instance;
@@ -36,6 +37,11 @@ impl UserData {
             true => Ok(Self::none()),
             false => Ok(Self(bytes)),
         }
+    }
+
+    /// For whoever compares two.
+    pub fn sha256(&self) -> [u8; 32] {
+        Sha256::digest(self.0.as_slice()).into()
     }
 
     pub fn none() -> Self {

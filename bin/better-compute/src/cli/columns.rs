@@ -45,6 +45,7 @@ pub fn of(method: &str) -> Option<&'static [Column]> {
         "flavors.list" => FLAVORS,
         "images.list" => IMAGES,
         "instances.list" => INSTANCES,
+        "secrets.list" => SECRETS,
         "tunnels.list" => TUNNELS,
         "quotas.list" => QUOTAS,
         "events.list" => EVENTS,
@@ -55,6 +56,15 @@ pub fn of(method: &str) -> Option<&'static [Column]> {
 }
 
 const TENANTS: &[Column] = &[NAME, column("PARENT", |v| at(v, "parent.name")), ID, AGE];
+
+const SECRETS: &[Column] = &[
+    NAME,
+    column("VERSION", |v| number(v, "version").to_string()),
+    column("BYTES", |v| number(v, "sizeBytes").to_string()),
+    TENANT_WIDE,
+    ID,
+    AGE,
+];
 
 const USERS: &[Column] = &[
     NAME,

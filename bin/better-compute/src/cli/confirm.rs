@@ -21,7 +21,7 @@ enum Ask {
 fn of(method: &str, request: &Value) -> Option<Ask> {
     Some(match method {
         "policies.delete" => Ask::Yes("delete"),
-        "bindings.delete" | "tenants.delete" | "images.delete" => Ask::Yes("delete"),
+        "bindings.delete" | "tenants.delete" | "images.delete" | "secrets.delete" => Ask::Yes("delete"),
         "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
         "nodes.revokeSshCert" => Ask::Yes("revoke"),
@@ -67,7 +67,7 @@ pub async fn confirm(
     }
     match ask {
         Ask::Yes(verb) => {
-            let subject = ["id", "serial", "node", "policy", "image"]
+            let subject = ["id", "serial", "node", "policy", "image", "secret"]
                 .iter()
                 .map(|name| at(&request, name))
                 .find(|it| !it.is_empty());

@@ -24,10 +24,11 @@ fn positionals(method: &str) -> &'static [&'static str] {
         "quotas.set" => &["resource", "amount"],
         "policies.get" | "policies.delete" => &["policy"],
         "sites.get" => &["site"],
+        "secrets.get" | "secrets.delete" => &["secret"],
         "images.delete" => &["image"],
         "pools.get" | "pools.update" => &["pool"],
         "tenants.create" | "users.create" | "tokens.create" | "sites.create" | "pools.create"
-        | "policies.put" | "flavors.create" | "images.create" => &["name"],
+        | "policies.put" | "secrets.put" | "flavors.create" | "images.create" => &["name"],
         "nodes.revokeSshCert" => &["serial"],
         _ if method.starts_with("nodes.") && !method.starts_with("nodes.list") => &["node"],
         _ => &["id"],
@@ -63,7 +64,7 @@ fn add(row: &MethodRow, field: &Field, above: Option<&str>, flags: &mut Vec<Flag
     // The first level of nesting is how the request is built, not what a person thinks of.
     let name = match path.split_once('.') {
         Some((_, inner)) => inner.split('.').map(api::flag).collect::<Vec<_>>().join("-"),
-        None if path == "document" => "file".to_owned(),
+        None if path == "document" || is_secret(row, &path) => "file".to_owned(),
         None => api::flag(match path.as_str() {
             "labels" => "label",
             "sshKeys" => "sshKey",
@@ -80,6 +81,16 @@ fn add(row: &MethodRow, field: &Field, above: Option<&str>, flags: &mut Vec<Flag
         shape: field.shape.clone(),
         path,
     });
+}
+
+/// A value that no argument may hold: every process of the machine can read those.
+fn is_secret(row: &MethodRow, path: &str) -> bool {
+    row.name == "secrets.put" && path == "value"
+}
+
+/// Whether a field is read from a file.
+pub fn is_read(row: &MethodRow, path: &str) -> bool {
+    is_secret(row, path) || path == "userData"
 }
 
 /// Whether the method can hold its answer until something settles.
@@ -132,6 +143,7 @@ fn argument(row: &MethodRow, flag: &Flag, index: usize) -> Arg {
         Shape::Text { format, .. } => match (flag.positional, format.as_deref()) {
             (false, Some("date-time")) => arg.value_name("TIME"),
             (false, Some(format)) => arg.value_name(format.to_uppercase()),
+            (false, None) if is_read(row, &flag.path) => arg.value_name("FILE"),
             (false, None) => arg.value_name("TEXT"),
             (true, _) => arg,
         },
@@ -148,6 +160,12 @@ fn help(row: &MethodRow, flag: &Flag) -> String {
     }
     if flag.path == "sshKeys" {
         return "File of OpenSSH public keys, one a line, or a key itself".to_owned();
+    }
+    if is_secret(row, &flag.path) {
+        return "File of the value, or - for standard input".to_owned();
+    }
+    if flag.path == "userData" {
+        return "File of what the guest is told at its first boot, as cloud-init takes it; or secret://NAME".to_owned();
     }
     if flag.path == "labels" {
         return "Sets a label; KEY- takes one away".to_owned();

@@ -4,15 +4,19 @@ use std::io::Read;
 use std::path::Path;
 
 use api::{Idempotency, MethodRow, Shape};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use serde_json::{Map, Value};
 
-use super::flags::{Flag, flags};
+use super::flags::{self, Flag, flags};
 use super::{Failure, Shell};
 
 /// As much as the server takes.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
+/// What begins a reference to a secret.
+const REFERENCE: &str = "secret://";
 
 /// Builds the request; it is not checked yet.
 pub fn build(row: &MethodRow, matches: &ArgMatches, shell: &mut Shell) -> Result<Value, Failure> {
@@ -22,13 +26,22 @@ pub fn build(row: &MethodRow, matches: &ArgMatches, shell: &mut Shell) -> Result
     };
     for flag in flags(row) {
         if matches.value_source(&flag.path) == Some(ValueSource::CommandLine)
-            && let Some(value) = value(&flag, matches, shell)?
+            && let Some(value) = match flags::is_read(row, &flag.path) {
+                true => told(&flag, matches, &mut request, shell)?,
+                false => value(&flag, matches, shell)?,
+            }
         {
             insert(&mut request, &flag.path, value);
         }
     }
     for text in matches.get_many::<String>("set").into_iter().flatten() {
         for (name, value) in object(text, "--set")? {
+            let is_reference = value.as_str().is_some_and(|text| text.starts_with(REFERENCE));
+            if flags::is_read(row, &name) && !is_reference {
+                return Err(Failure::usage(format!(
+                    "--set: {name} is no argument, which every process of the machine can read: give a file"
+                )));
+            }
             request.insert(name, value);
         }
     }
@@ -76,6 +89,9 @@ pub fn command_line(row: &MethodRow, request: &Value) -> String {
             _ => vec![super::text::plain(value)],
         };
         for text in texts {
+            // What is read from a file is shown to nobody.
+            let hidden = flags::is_read(row, &flag.path) && !text.starts_with(REFERENCE);
+            let text = if hidden { "FILE".to_owned() } else { text };
             match (&flag.shape, flag.positional) {
                 (Shape::Bool, _) if text == "true" => line.push_str(&format!(" --{}", flag.long)),
                 (Shape::Bool, _) => line.push_str(&format!(" --{}=false", flag.long)),
@@ -123,6 +139,29 @@ fn value(flag: &Flag, matches: &ArgMatches, shell: &mut Shell) -> Result<Option<
             texts().next().map(Value::from)
         }
     })
+}
+
+/// What is kept secret, from its file. Bytes that are no text go as base64, where that can be said.
+fn told(
+    flag: &Flag,
+    matches: &ArgMatches,
+    request: &mut Map<String, Value>,
+    shell: &mut Shell,
+) -> Result<Option<Value>, Failure> {
+    let Some(given) = matches.get_one::<String>(&flag.path) else { return Ok(None) };
+    if flag.path == "userData" && given.starts_with(REFERENCE) {
+        return Ok(Some(given.clone().into()));
+    }
+    match String::from_utf8(read_bytes(given, shell)?) {
+        Ok(text) => Ok(Some(text.into())),
+        Err(_) if flag.path == "userData" => Err(Failure::usage(format!(
+            "{given}: it is no text. Keep it first: better-compute secrets put NAME --file {given}; then give --user-data {REFERENCE}NAME"
+        ))),
+        Err(bytes) => {
+            request.insert("encoding".to_owned(), "base64".into());
+            Ok(Some(BASE64_STANDARD.encode(bytes.as_bytes()).into()))
+        }
+    }
 }
 
 /// The keys of a file, or the one that was given. A private key does not leave this machine.
@@ -188,6 +227,11 @@ fn object(text: &str, what: &str) -> Result<Map<String, Value>, Failure> {
 }
 
 fn read(file: &str, shell: &mut Shell) -> Result<String, Failure> {
+    String::from_utf8(read_bytes(file, shell)?)
+        .map_err(|_| Failure::usage(format!("{file}: it is not UTF-8")))
+}
+
+fn read_bytes(file: &str, shell: &mut Shell) -> Result<Vec<u8>, Failure> {
     let bytes = if file == "-" {
         let mut bytes = Vec::new();
         (&mut shell.input)
@@ -202,5 +246,5 @@ fn read(file: &str, shell: &mut Shell) -> Result<String, Failure> {
     if bytes.len() as u64 > REQUEST_BYTES_MAX {
         return Err(Failure::usage(format!("{file}: more than {REQUEST_BYTES_MAX} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{file}: it is not UTF-8")))
+    Ok(bytes)
 }

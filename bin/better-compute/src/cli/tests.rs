@@ -14,6 +14,7 @@ mod answers;
 mod contexts;
 mod errors;
 mod routes;
+mod secrets;
 mod ssh_certs;
 mod waiting;
 

@@ -12,6 +12,7 @@ mod liveness;
 mod methods;
 mod observing;
 mod renewals;
+mod secrets;
 mod specs;
 mod statements;
 mod sweeping;

@@ -166,8 +166,13 @@ pub async fn a_request_is_answered_refused_or_times_out(world: &dyn World) {
         peer_serial: Some("ab".to_owned()),
     };
     let patience = Duration::from_secs(20);
-    let answers = [InboxAnswer::Reply(vec![4, 5]), InboxAnswer::Refused("the token is spent".to_owned())];
-    for (kind, answer) in [InboxKind::Join, InboxKind::Renew].into_iter().zip(answers) {
+    let answers = [
+        InboxAnswer::Reply(vec![4, 5]),
+        InboxAnswer::Refused("the token is spent".to_owned()),
+        InboxAnswer::Reply(vec![6; 100_000]),
+    ];
+    let kinds = [InboxKind::Join, InboxKind::Renew, InboxKind::Secret];
+    for (kind, answer) in kinds.into_iter().zip(answers) {
         let (answered, asked) = tokio::join!(
             bench.store.ask(bench.lease, request(kind), patience),
             world.answer_next(answer.clone())

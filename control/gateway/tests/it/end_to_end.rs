@@ -29,6 +29,7 @@ use crate::lab::{Lab, Machine, Running};
 
 mod calls;
 mod faults;
+mod secrets;
 mod sessions;
 
 const BOUND: Duration = Duration::from_secs(15);

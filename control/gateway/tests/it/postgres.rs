@@ -162,6 +162,7 @@ impl World for Postgres {
             let kind = match row.get("kind") {
                 "join" => InboxKind::Join,
                 "renew" => InboxKind::Renew,
+                "secret" => InboxKind::Secret,
                 _ => InboxKind::Fresh,
             };
             InboxRequest {

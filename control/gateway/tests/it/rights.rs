@@ -67,6 +67,11 @@ async fn a_gateway_may_not_write_what_is_not_its_own() {
         "UPDATE work SET payload = '{}'",
         "UPDATE leases SET epoch = 1",
         "UPDATE pools SET policy = '{}'",
+        "SELECT sealed FROM secrets",
+        "INSERT INTO secrets (secret_id) VALUES (gen_random_uuid())",
+        "UPDATE secrets SET tenant_id = gen_random_uuid()",
+        "UPDATE instances SET user_data_secret = gen_random_uuid()",
+        "DELETE FROM secret_requests",
         "CREATE TABLE public.mine (x int)",
     ];
     let mut allowed = Vec::new();

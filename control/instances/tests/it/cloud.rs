@@ -30,6 +30,7 @@ pub struct Cloud {
     /// Of the root tenant's user, who may do everything.
     pub root: Pipeline,
     pub root_tenant: TenantId,
+    pub root_user: UserId,
     pub tenant: TenantId,
     pub user: UserId,
     pub pool: PoolId,
@@ -64,7 +65,8 @@ impl Cloud {
         let capacity = Capacity::new(db.store.clone(), clock.clone(), Arc::new(OsRng));
         let instances = Instances::new(db.store.clone(), capacity.clone(), clock, Arc::new(OsRng));
         let root = pipeline(&capacity, &instances, &db, root_user, root_tenant, allow_all());
-        let cloud = Self { db, capacity, instances, root, root_tenant, tenant, user, pool, site };
+        let root_user = ru;
+        let cloud = Self { db, capacity, instances, root, root_tenant, root_user, tenant, user, pool, site };
         let flavor = json!({ "pool": "vps", "name": "small", "vcpu": 2, "memoryMiB": 512, "diskGiB": 10 });
         cloud.call("flavors.create", flavor).await.ok();
         let image = json!({

@@ -13,3 +13,4 @@ mod lost;
 mod network;
 mod orphans;
 mod places;
+mod user_data;

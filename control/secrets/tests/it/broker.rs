@@ -74,9 +74,9 @@ async fn what_is_not_the_nodes_to_know_is_refused_and_told() {
     let nobody = world.ask(id(), &key());
     assert_eq!(word(&world.answer(&nobody).await), "not-placed");
     assert_eq!(world.count("audit WHERE action = 'compute:secrets:release'").await, 0);
-    // Once for each reason, however often: placed, named and tenant.
-    assert_eq!(world.count(REFUSED).await, 3);
-    assert_eq!(world.count("audit WHERE action = 'compute:secrets:refuse'").await, 3);
+    // Once for each reason, however often: placed, named, tenant and key.
+    assert_eq!(world.count(REFUSED).await, 4);
+    assert_eq!(world.count("audit WHERE action = 'compute:secrets:refuse'").await, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

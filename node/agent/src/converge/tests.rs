@@ -35,6 +35,7 @@ fn context() -> ConvergeContext {
         boot_id: "boot".into(),
         first_pass: false,
         cancel: CancellationToken::new(),
+        secrets: Default::default(),
     }
 }
 

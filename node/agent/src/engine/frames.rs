@@ -115,6 +115,7 @@ impl Engine {
             Frame::InventoryRequest(request) => self.send_inventory(request.sections),
             Frame::Refusal(refusal) => self.refused(&refusal, now),
             Frame::OpenTunnel(open) => self.open_tunnel(&open, now),
+            Frame::SecretAnswer(answer) => self.secret_answer(&answer, now),
         }
     }
 

@@ -58,7 +58,8 @@ impl Status {
 
 impl Engine {
     /// Journals what a pass reported before its states are told, and moves the observed generation when all settled.
-    pub(super) fn passed(&mut self, pass: PassReport, now: Now) {
+    pub(super) fn passed(&mut self, mut pass: PassReport, now: Now) {
+        self.want_secrets(pass.take_secrets(), now);
         let Some(held) = self.held.as_ref().filter(|held| held.generation == pass.generation) else {
             // A newer spec was taken meanwhile, but what happened on the machine happened.
             self.journal_reports(pass, now);

@@ -3,3 +3,4 @@ mod crash;
 mod frames;
 mod rig;
 mod scenario;
+mod secrets;

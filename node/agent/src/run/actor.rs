@@ -287,6 +287,7 @@ impl Actor {
                 }
             }
             Effect::CloseTunnels => self.ports.tunnels.close_all(),
+            Effect::Told { wanted, told } => self.mailbox.desk.put(wanted, told),
         }
     }
 

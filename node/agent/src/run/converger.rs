@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Message, STOP_PATIENCE};
 use crate::converge::{self, ConvergeContext, Converger, DRIFT_PERIOD, RETRY_PERIOD};
 use crate::desired::HeldSpec;
+use crate::secrets::Desk;
 
 pub(super) struct Loop {
     pub convergers: Vec<Box<dyn Converger>>,
@@ -19,6 +20,7 @@ pub(super) struct Loop {
     pub inbox: mpsc::Sender<Message>,
     pub node_id: NodeId,
     pub boot_id: String,
+    pub desk: Desk,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -44,6 +46,7 @@ impl Loop {
                 boot_id: self.boot_id.clone(),
                 first_pass,
                 cancel: cancel.clone(),
+                secrets: self.desk.clone(),
             };
             // A pass that does not come to an end when asked is dropped where it waits, as a crash would.
             let report = tokio::select! {

@@ -34,6 +34,7 @@ async fn a_simulated_node_handles_every_kind_and_writes_only_below_its_folder() 
             "runtime.libvirt-kvm",
             "instance.network-policy",
             "instance.placement",
+            "instance.user-data",
             "instance.gpus"
         ]
     );

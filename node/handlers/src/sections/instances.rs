@@ -16,12 +16,14 @@ pub mod gpus;
 pub mod hosted;
 pub mod plan;
 pub mod port;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent::converge::{ConvergeContext, Converger, Fact, Report, SectionReport};
+use agent::secrets::Desk;
 use futures::future::BoxFuture;
 use model::condition::Severity;
 use model::{InstanceId, Section, SectionState};
@@ -35,7 +37,8 @@ use wire::proto::agent::{
 use super::devices::{cdi, desired};
 use boots::Boots;
 use plan::{Step, plan, seen, stop};
-use port::{Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
+use port::{Held, Hypervisor, NO_USER_DATA, Power, Stopping, Told, Trouble, Unguarded};
+use told::Telling;
 
 /// What a host advertises for its hypervisor: the control plane puts instances of a driver where there is one.
 fn capability(hypervisor: &dyn Hypervisor) -> String {
@@ -48,14 +51,17 @@ const NETWORK_POLICY: &str = "instance.network-policy";
 /// It gives them the CPUs, memory and pages that their entries say, or does not run them.
 const PLACEMENT: &str = "instance.placement";
 
+/// It tells them their user data. A daemon of before makes them without.
+const USER_DATA: &str = "instance.user-data";
+
 /// It can hand them GPUs.
 const GPUS: &str = "instance.gpus";
 
 /// What a host advertises that runs instances.
 pub fn capabilities(hypervisor: &dyn Hypervisor) -> Vec<String> {
     let gpus = hypervisor.hands_gpus().then(|| GPUS.to_owned());
-    let all = [capability(hypervisor), NETWORK_POLICY.to_owned(), PLACEMENT.to_owned()];
-    all.into_iter().chain(gpus).collect()
+    let all = [NETWORK_POLICY, PLACEMENT, USER_DATA].map(str::to_owned);
+    [capability(hypervisor)].into_iter().chain(all).chain(gpus).collect()
 }
 
 pub struct Instances {
@@ -63,6 +69,7 @@ pub struct Instances {
     boots: Boots,
     /// What this process reported.
     reported: BTreeMap<InstanceId, InstanceStatus>,
+    telling: Telling,
 }
 
 /// What the section asks for.
@@ -99,7 +106,7 @@ impl Wanted {
 impl Instances {
     /// `record` is a file of the daemon's own, for which start each instance was started.
     pub fn new(hypervisor: Option<Arc<dyn Hypervisor>>, record: PathBuf) -> Self {
-        Self { hypervisor, boots: Boots::at(record), reported: BTreeMap::new() }
+        Self { hypervisor, boots: Boots::at(record), reported: BTreeMap::new(), telling: Telling::default() }
     }
 
     async fn pass(&mut self, spec: &NodeSpec, context: &ConvergeContext) -> SectionReport {
@@ -116,7 +123,8 @@ impl Instances {
             None => pass.without_hypervisor(&wanted),
         }
         self.tell(&mut pass);
-        pass.finish(&wanted)
+        let secrets = self.telling.end(&context.secrets, |id| wanted.entries.contains_key(&id));
+        SectionReport { secrets, ..pass.finish(&wanted) }
     }
 
     async fn converge_on(
@@ -187,9 +195,9 @@ impl Instances {
                     if pass.stopped() || pass.troubles.contains_key(id) {
                         break;
                     }
-                    if let Err(trouble) =
-                        self.apply(hypervisor, *id, entry, *step, promised.memory_bytes).await
-                    {
+                    let desk = &pass.context.secrets;
+                    let reserved_bytes = promised.memory_bytes;
+                    if let Err(trouble) = self.apply(hypervisor, *id, entry, *step, reserved_bytes, desk).await {
                         pass.failed(*id, trouble);
                     }
                 }
@@ -222,6 +230,7 @@ impl Instances {
         entry: &InstanceSpec,
         step: Step,
         reserved_bytes: u64,
+        desk: &Desk,
     ) -> Result<(), Trouble> {
         match step {
             Step::Destroy => hypervisor.destroy(id).await?,
@@ -232,7 +241,15 @@ impl Instances {
                     return Err(Trouble { reason: "ShuttingDown", message, retryable: true });
                 }
             },
-            Step::Define => hypervisor.define(entry).await?,
+            Step::Define if entry.user_data.is_empty() => hypervisor.define(entry, Told::Nothing).await?,
+            Step::Define => match hypervisor.define(entry, Told::Before).await {
+                // Asked for only now, when nothing else is missing.
+                Err(trouble) if trouble.reason == NO_USER_DATA => {
+                    let user_data = self.telling.user_data(id, entry, desk)?;
+                    hypervisor.define(entry, Told::Now(&user_data)).await?;
+                }
+                done => done?,
+            },
             Step::Start => {
                 hypervisor.start(id, reserved_bytes).await?;
                 // After it: a crash in between has it started anew once more, and never not at all.

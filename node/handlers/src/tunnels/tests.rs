@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream as ClientStream;
 use wire::proto::agent::InstanceSpec;
 
 use super::*;
-use crate::sections::instances::port::{Held, Stopping, Unguarded};
+use crate::sections::instances::port::{Held, Stopping, Told, Unguarded};
 use crate::shell::{EchoShell, HostShell};
 
 /// A gateway that joins whatever comes, unless it is said to be elsewhere.
@@ -241,7 +241,7 @@ impl Hypervisor for Talkative {
         unreachable!("nobody asks for more")
     }
 
-    fn define<'a>(&'a self, _: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
+    fn define<'a>(&'a self, _: &'a InstanceSpec, _: Told<'a>) -> BoxFuture<'a, Result<(), Trouble>> {
         unreachable!("nobody asks for more")
     }
 

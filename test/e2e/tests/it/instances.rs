@@ -6,12 +6,13 @@ use anyhow::{Context, ensure};
 use e2e::serve::{Api, Cloud, Serve, eventually, items};
 use kit::{Rng, SeededRng};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const HOSTS: u32 = 2;
 
 /// Rows of what instances hold.
-const HELD: &str = "SELECT (SELECT count(*) FROM host_bookings) + (SELECT count(*) FROM ip_leases)
+const HELD: &str = "SELECT (SELECT count(*) FROM secrets) + (SELECT count(*) FROM host_bookings) + (SELECT count(*) FROM ip_leases)
    + (SELECT count(*) FROM instance_holds) + (SELECT count(*) FROM instance_allocations WHERE ended_at IS NULL)";
 
 /// A pool of hosts with a flavor and an image, and hosts that are ready.
@@ -66,8 +67,10 @@ async fn an_instance_reaches_its_host_runs_stops_starts_and_goes_without_a_trace
     let api = cloud.api(&server)?;
     let sim = hosts(&cloud, &api, &server).await?;
 
+    let told = "#cloud-config\npassword: told-to-one-guest\n";
     let asked = json!({
         "pool": "vps", "flavor": "small", "image": "debian-12", "name": "web", "wait": { "timeoutMs": 20_000 },
+        "userData": told,
     });
     let made = api.ok("instances.create", asked).await?;
     ensure!(made["state"] == "running", "{made}");
@@ -75,6 +78,8 @@ async fn an_instance_reaches_its_host_runs_stops_starts_and_goes_without_a_trace
     let held = domains(&sim)?;
     ensure!(held.len() == 1 && held[0]["running"] == true && held[0]["hostname"] == "web", "{held:?}");
     ensure!(held[0]["memory_bytes"] == 512 << 20, "{held:?}");
+    let digest: String = Sha256::digest(told).iter().map(|byte| format!("{byte:02x}")).collect();
+    ensure!(held[0]["told"] == digest, "it was told something else: {held:?}");
 
     let id = &made["id"];
     until(&api, "instances.stop", id, "stopped").await?;

@@ -16,6 +16,7 @@ use kernel::run::drive::{DrivenPass, DrivenQueue, DrivenRelay};
 use kernel::{CallLimits, Module, Pipeline};
 use kit::{Clock, Rng, Supervisor};
 use ledger::Ledger;
+use secrets::{Broker, Secrets};
 use store::Store;
 
 use super::exec::ProcessId;
@@ -124,7 +125,14 @@ pub fn modules(plant: &Plant, store: &Store, rng: &Arc<dyn Rng>) -> anyhow::Resu
         observers.push(Arc::new(instances.clone()));
     }
     let fleet =
-        Fleet::new(store.clone(), Some(plant.keys.worker()?), contributors, observers, clock, rng.clone());
+        Fleet::new(store.clone(), Some(plant.keys.worker()?), contributors, observers, clock.clone(), rng.clone());
+    let secrets = Secrets::new(
+        store.clone(),
+        Some(plant.keys.secrets_ring()?),
+        clock,
+        rng.clone(),
+        Arc::new(AsEntropy(rng.clone())),
+    );
     let iam = Iam::new(store.clone(), rng.clone(), Arc::new(AsEntropy(rng.clone())));
     let ledger = Ledger::with_join(store.clone(), rng.clone(), None);
     let mut modules = vec![
@@ -133,7 +141,11 @@ pub fn modules(plant: &Plant, store: &Store, rng: &Arc<dyn Rng>) -> anyhow::Resu
         fleet::methods::module(&fleet),
         capacity::module(&capacity),
     ];
-    modules.extend(instances.as_ref().map(|instances| instances::module(instances, None)));
+    if let Some(instances) = instances {
+        instances.set_keeper(Arc::new(secrets.clone()));
+        fleet.set_broker(Arc::new(Broker::new(secrets.clone(), Arc::new(instances.clone()))));
+        modules.extend([instances::module(&instances, None), secrets::module(&secrets)]);
+    }
     let worker = fleet::methods::worker(&fleet);
     Ok(Modules { fleet, modules, worker, iam, capacity })
 }

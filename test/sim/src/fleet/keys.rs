@@ -7,6 +7,7 @@ use fleet::FleetKeys;
 use kit::Rng;
 use model::{DeploymentId, Timestamp};
 use pki::ca::{CertificateAuthority, Validity};
+use pki::envelope::KekRing;
 use pki::seal::{DecryptionKey, EncryptionKey};
 use pki::trust::TrustBundle;
 use pki::worker::{IntentSigner, WorkerCertificate, WorkerKeyStatement};
@@ -24,6 +25,7 @@ pub struct Keys {
     join_signing: SigningKey,
     join_encryption: String,
     serving_pin: pki::Pin,
+    secrets_ring: String,
 }
 
 impl Keys {
@@ -51,6 +53,7 @@ impl Keys {
             join_signing: SigningKey::generate(entropy),
             join_encryption: DecryptionKey::generate(entropy).to_pkcs8_pem().to_string(),
             serving_pin: serving.pin(),
+            secrets_ring: KekRing::generate("simulated".parse()?, entropy).render().to_string(),
         })
     }
 
@@ -77,6 +80,10 @@ impl Keys {
             join_encryption: DecryptionKey::from_pkcs8_pem(&self.join_encryption)?,
             trust,
         })
+    }
+
+    pub fn secrets_ring(&self) -> anyhow::Result<KekRing> {
+        Ok(KekRing::parse(&self.secrets_ring)?)
     }
 
     pub fn join_signing_pin(&self) -> pki::Pin {

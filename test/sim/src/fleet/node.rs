@@ -95,6 +95,7 @@ struct Alive {
     next_look: Duration,
     /// A pass over the sections.
     converge_at: Option<Duration>,
+    desk: agent::secrets::Desk,
     first_pass: bool,
     renewing: bool,
     renew_not_before: Duration,
@@ -200,6 +201,7 @@ impl SimNode {
             workers: BTreeMap::new(),
             next_look: now.monotonic + PASS_PERIOD,
             converge_at: None,
+            desk: Default::default(),
             first_pass: true,
             renewing: false,
             renew_not_before: Duration::ZERO,
@@ -322,14 +324,8 @@ impl SimNode {
                     identity.marks = identity.marks.max(marks);
                 }
             }
+            Effect::Told { wanted, told } => self.told(wanted, told),
             Effect::OpenTunnel { .. } | Effect::CloseTunnels => {}
-        }
-    }
-
-    fn hang_up(&mut self) {
-        let Some(alive) = &mut self.alive else { return };
-        if let Some(line) = alive.line.take() {
-            line.send(None);
         }
     }
 

@@ -136,6 +136,7 @@ async fn simulate(config: &Config, progress: &mut (dyn FnMut(String) + Send)) ->
     let mut checker = Checker::new();
     checker.plant(Canary::new("the administrator's token", None, secrets.token.as_bytes()));
     checker.plant(Canary::new("the join token", None, secrets.join_token.as_bytes()));
+    checker.plant(Canary::new("user data", None, super::tenants::TOLD.as_bytes()));
     let names: Vec<String> = plant.store.read(&NODE_NAMES, &[]).await?.iter().map(|row| row.get(0)).collect();
     let plant = Arc::new(plant);
     let to_adopt = match config.renewals {

@@ -27,6 +27,8 @@ const AGAIN: Duration = Duration::from_secs(15);
 const REFUSED_MAX: u32 = 3;
 /// The first one asks when hosts may be ready, and the last one when half of the time is over.
 const FIRST_AFTER: Duration = Duration::from_secs(15);
+/// What guests are told.
+pub const TOLD: &str = "told-to-guests-and-to-nobody-else";
 const POLICIES: [&str; 4] = ["egress", "egress", "private", "none"];
 
 #[derive(Debug, Clone)]
@@ -218,10 +220,14 @@ fn life(rng: &dyn Rng, number: usize, time: Duration) -> Life {
     };
     let flavor = || FLAVORS[usize::try_from(rng.below(FLAVORS.len() as u64)).unwrap_or(0)].0;
     let policy = POLICIES[usize::try_from(rng.below(POLICIES.len() as u64)).unwrap_or(0)];
-    let request = json!({
+    let mut request = json!({
         "pool": HOSTS, "flavor": flavor(), "image": IMAGE, "name": format!("once-{number}"),
         "networkPolicy": policy, "stopped": rng.below(8) == 0, "idempotencyKey": format!("once-{number}"),
     });
+    // To be told by a host's daemon, and to be seen nowhere on the way.
+    if number.is_multiple_of(3) {
+        request["userData"] = format!("#cloud-config\npassword: {TOLD}\n").into();
+    }
     let mut plan = VecDeque::from([(FIRST_AFTER + up_to(time / 2), Step::Create(request.clone()))]);
     for _ in 0..1 + rng.below(4) {
         // Now and then at once: the host has not done what was asked before.

@@ -66,6 +66,8 @@ const READ_BY_OTHERS: Sql = sql(
      UNION ALL SELECT format('report of %s', node_id), report, NULL FROM node_events
      UNION ALL SELECT format('request %s', inbox_id), request, NULL FROM join_inbox
      UNION ALL SELECT format('refusal %s', inbox_id), convert_to(refusal, 'UTF8'), NULL FROM join_inbox WHERE refusal IS NOT NULL
+     UNION ALL SELECT format('answer %s', inbox_id), reply, NULL FROM join_inbox WHERE reply IS NOT NULL
+     UNION ALL SELECT format('secret %s', secret_id), sealed, NULL FROM secrets
      UNION ALL SELECT format('trust bundle %s', version), message, NULL FROM trust_bundles
      UNION ALL SELECT format('node %s', node_id), convert_to(concat_ws('|', name, hostname, cordon_reason, quarantine_reason,
        revoke_reason, labels::text), 'UTF8'), NULL FROM nodes

@@ -138,6 +138,7 @@ impl World {
             boot_id: boot_id(boot),
             first_pass: !pass.not_first,
             cancel: CancellationToken::new(),
+            secrets: Default::default(),
         };
         let busy = self.draw.number(For::Busy, n as u64, self.nodes[n].drawn).is_multiple_of(5);
         self.nodes[n].machine.lock().expect("no holder of this lock panics").busy = busy;
@@ -326,7 +327,7 @@ impl World {
                 let kept = &mut self.nodes[n].kept.marks;
                 *kept = kept.max(marks);
             }
-            Effect::OpenTunnel { .. } | Effect::CloseTunnels => {}
+            Effect::OpenTunnel { .. } | Effect::CloseTunnels | Effect::Told { .. } => {}
         }
         true
     }

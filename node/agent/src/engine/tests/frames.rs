@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use wire::proto::agent::gateway_frame::Frame as Gateway;
 use wire::proto::agent::{
     Ack, Cancel, Command, DesiredState, Drain, HeartbeatAck, InventoryRequest, Refusal, RevocationNotice,
-    Welcome,
+    SecretAnswer, Welcome,
 };
 use wire::proto::common::{IntentSignature, SignedTrustBundle};
 
@@ -70,6 +70,11 @@ fn gateway_frame() -> impl Strategy<Value = Gateway> {
         proptest::collection::vec(text(), 0..5)
             .prop_map(|sections| Gateway::InventoryRequest(InventoryRequest { sections })),
         (text(), text()).prop_map(|(reason, message)| Gateway::Refusal(Refusal { reason, message })),
+        (bytes(), bytes(), bytes()).prop_map(|(request_id, body, value)| Gateway::SecretAnswer(SecretAnswer {
+            request_id,
+            body,
+            signature: Some(IntentSignature { value })
+        })),
     ]
 }
 

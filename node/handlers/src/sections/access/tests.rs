@@ -91,6 +91,7 @@ impl Host {
             boot_id: "boot".into(),
             first_pass: true,
             cancel: CancellationToken::new(),
+            secrets: Default::default(),
         };
         (access.converge(&spec, &context).await, files.changes())
     }

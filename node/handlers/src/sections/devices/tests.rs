@@ -83,6 +83,7 @@ impl Process {
             boot_id: "boot".into(),
             first_pass: std::mem::take(&mut self.first_pass),
             cancel: CancellationToken::new(),
+            secrets: Default::default(),
         };
         self.devices.converge(&spec, &context).await
     }

@@ -11,7 +11,7 @@ use model::InstanceId;
 use serde::{Deserialize, Serialize};
 use wire::proto::agent::{InstanceNic, InstanceSpec};
 
-use super::port::{Door, Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
+use super::port::{Door, Held, Hypervisor, NO_USER_DATA, Power, Stopping, Told, Trouble, Unguarded};
 
 /// A line for each instance.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -49,6 +49,9 @@ pub struct Domain {
     /// Its guest was asked to shut down, and has not yet.
     #[serde(default)]
     pub stopping: bool,
+    /// SHA-256 of what it was told at its first boot, in hex.
+    #[serde(default)]
+    pub told: Option<String>,
 }
 
 /// What a network card of it is in the network.
@@ -223,7 +226,7 @@ impl Hypervisor for FakeHypervisor {
         std::future::ready(trouble.map_or_else(|| Ok(Unguarded::new()), Err)).boxed()
     }
 
-    fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
+    fn define<'a>(&'a self, entry: &'a InstanceSpec, told: Told<'a>) -> BoxFuture<'a, Result<(), Trouble>> {
         async move {
             let id = entry.instance_id.parse::<InstanceId>().ok();
             let refused = id.and_then(|id| self.faults().refused.get(&id).cloned());
@@ -231,7 +234,15 @@ impl Hypervisor for FakeHypervisor {
                 return Err(trouble);
             }
             self.change(|host| {
+                let is_new = !host.domains.contains_key(&entry.instance_id);
+                if is_new && matches!(told, Told::Before) {
+                    let message = "it has no seed, and its user data was not given".to_owned();
+                    return Err(Trouble { reason: NO_USER_DATA, message, retryable: false });
+                }
                 let domain = host.domains.entry(entry.instance_id.clone()).or_default();
+                if let (true, Told::Now(user_data)) = (is_new, told) {
+                    domain.told = Some(hex::encode(user_data.sha256()));
+                }
                 domain.vcpus = entry.vcpus;
                 domain.memory_bytes = entry.memory_bytes;
                 domain.hostname.clone_from(&entry.hostname);

@@ -27,7 +27,7 @@ use wire::proto::agent::{
 };
 
 use super::gpus;
-use super::port::{Door, Held, Hypervisor, Power, Stopping, Trouble, Unguarded};
+use super::port::{Door, Held, Hypervisor, Power, Stopping, Told, Trouble, Unguarded};
 
 /// The host's memory, when it can be read.
 pub type HostMemoryOf = Box<dyn Fn() -> Option<HostMemory> + Send + Sync>;
@@ -115,7 +115,7 @@ impl Hosted {
         Ok(unguarded)
     }
 
-    async fn define_entry(&self, entry: &InstanceSpec) -> Result<(), Trouble> {
+    async fn define_entry(&self, entry: &InstanceSpec, told: Told<'_>) -> Result<(), Trouble> {
         let hardware = match &self.gpus {
             _ if entry.gpu_device_ids.is_empty() => None,
             Some(hardware) => Some(hardware),
@@ -133,8 +133,13 @@ impl Hosted {
         };
         let instance = Instance { gpus, ..instance(entry, image)? };
         // One that has its seed keeps it.
-        let user_data = UserData::none();
-        self.runtime.define(&instance, SeedInput::UserData(&user_data)).await.map_err(trouble)
+        let none = UserData::none();
+        let seed = match told {
+            Told::Nothing => SeedInput::UserData(&none),
+            Told::Before => SeedInput::Keep,
+            Told::Now(user_data) => SeedInput::UserData(user_data),
+        };
+        self.runtime.define(&instance, seed).await.map_err(trouble)
     }
 
     /// To an address that the loaded rules bind to a card of this instance, and to no other: whoever answers there is it.
@@ -364,8 +369,8 @@ impl Hypervisor for Hosted {
         self.guard_entries(entries).boxed()
     }
 
-    fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>> {
-        self.define_entry(entry).boxed()
+    fn define<'a>(&'a self, entry: &'a InstanceSpec, told: Told<'a>) -> BoxFuture<'a, Result<(), Trouble>> {
+        self.define_entry(entry, told).boxed()
     }
 
     fn start(&self, id: InstanceId, reserved_bytes: u64) -> BoxFuture<'_, Result<(), Trouble>> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use agent::link::ByteStream;
 use futures::future::BoxFuture;
 use model::InstanceId;
+use runtimes::UserData;
 use wire::proto::agent::InstanceSpec;
 
 /// A hypervisor of this host. Each call brings one instance closer to what is wanted and is right to make again: what is so
@@ -24,8 +25,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn guard<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<Unguarded, Trouble>>;
 
     /// Makes what the entry describes, or brings what is there to it. It starts nothing. One that runs is as the entry says
-    /// from its next start on.
-    fn define<'a>(&'a self, entry: &'a InstanceSpec) -> BoxFuture<'a, Result<(), Trouble>>;
+    /// from its next start on. One that is to be told something, was not, and is not now, is not made: [`NO_USER_DATA`].
+    fn define<'a>(&'a self, entry: &'a InstanceSpec, told: Told<'a>) -> BoxFuture<'a, Result<(), Trouble>>;
 
     /// Starts it, or lets it go on when it is paused. It was defined before. Of the host's memory so much is promised to
     /// others than instances.
@@ -44,6 +45,19 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Removes what instances have in common and none of these, and none that is there, needs any more.
     fn tidy<'a>(&'a self, entries: &'a [&'a InstanceSpec]) -> BoxFuture<'a, Result<(), Trouble>>;
 }
+
+/// What a guest is told at its first boot. One that was told once is told the same for good.
+#[derive(Debug, Clone, Copy)]
+pub enum Told<'a> {
+    /// Its entry names nothing.
+    Nothing,
+    /// It was told before, if ever.
+    Before,
+    Now(&'a UserData),
+}
+
+/// The reason of a define that was not told what it has to be.
+pub const NO_USER_DATA: &str = "NoUserData";
 
 /// What of an instance is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,8 @@ use tokio_util::sync::CancellationToken;
 use super::fake::FakeHypervisor;
 use super::*;
 
+mod user_data;
+
 /// A machine whose daemon comes and goes.
 struct Host {
     root: TempDir,
@@ -17,6 +19,7 @@ struct Host {
 struct Process {
     instances: Instances,
     first_pass: bool,
+    desk: Desk,
 }
 
 impl Host {
@@ -30,7 +33,7 @@ impl Host {
     fn process(&self) -> Process {
         let record = self.root.path().join("instances.json");
         let hypervisor: Arc<dyn Hypervisor> = self.hypervisor.clone();
-        Process { instances: Instances::new(Some(hypervisor), record), first_pass: true }
+        Process { instances: Instances::new(Some(hypervisor), record), first_pass: true, desk: Desk::default() }
     }
 
     async fn held(&self) -> Vec<(u128, Power)> {
@@ -56,6 +59,7 @@ impl Process {
             boot_id: "boot".into(),
             first_pass: std::mem::take(&mut self.first_pass),
             cancel: CancellationToken::new(),
+            secrets: self.desk.clone(),
         };
         self.instances.converge(&spec, &context).await
     }
@@ -221,7 +225,7 @@ async fn nothing_is_absent_while_the_hypervisor_cannot_say_what_it_holds() {
 async fn a_host_without_a_hypervisor_fails_what_is_asked_of_it_and_confirms_no_deletion() {
     let host = Host::new();
     let mut bare =
-        Process { instances: Instances::new(None, host.root.path().join("none.json")), first_pass: true };
+        Process { instances: Instances::new(None, host.root.path().join("none.json")), first_pass: true, desk: Desk::default() };
     let report = bare.pass(1, &[running(1, 1), entry(2, DesiredInstance::Deleted, 1, 1)]).await;
     assert_eq!((report.state, told(&report)), (SectionState::Failed, vec!["1@1 error NoRuntime".into()]));
     let report = bare.pass(2, &[]).await;

@@ -182,7 +182,7 @@ fn answer(store: &MemoryDelivery, deployment: &Deployment, kind: InboxKind, requ
             let signature = Some(deployment.sign(Purpose::DeploymentEpoch, &statement));
             FreshBinding { statement: statement.into(), signature }.encode_to_vec()
         }
-        InboxKind::Renew => Vec::new(),
+        InboxKind::Renew | InboxKind::Secret => Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 use agent::converge::{self, ConvergeContext, DRIFT_PERIOD, RETRY_PERIOD};
 use agent::engine::Input;
 use agent::journal::{JournalStore, Marks};
+use agent::secrets::{SecretTold, SecretWanted};
 use handlers::machine::PASS_PERIOD;
 use model::NodeId;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,7 @@ impl SimNode {
             boot_id: alive.boot_id.clone(),
             first_pass: std::mem::take(&mut alive.first_pass),
             cancel: CancellationToken::new(),
+            secrets: alive.desk.clone(),
         };
         let report = at_once("converge", converge::pass(&mut alive.convergers, &held, &context));
         let pause = if report.settled() { DRIFT_PERIOD } else { RETRY_PERIOD };
@@ -49,6 +51,20 @@ impl SimNode {
         self.note_domains(held.generation, &hosts::deleted(&held.spec));
         self.look();
         Some(Input::Passed(report))
+    }
+
+    pub(super) fn hang_up(&mut self) {
+        let Some(alive) = &mut self.alive else { return };
+        if let Some(line) = alive.line.take() {
+            line.send(None);
+        }
+    }
+
+    /// What the next pass takes up.
+    pub(super) fn told(&mut self, wanted: SecretWanted, told: SecretTold) {
+        if let Some(alive) = &self.alive {
+            alive.desk.put(wanted, told);
+        }
     }
 
     /// What is held now, beside what was held before.

@@ -197,6 +197,7 @@ impl Side for Arc<Postgres> {
             let kind = match row.get("kind") {
                 "join" => InboxKind::Join,
                 "renew" => InboxKind::Renew,
+                "secret" => InboxKind::Secret,
                 _ => InboxKind::Fresh,
             };
             InboxRequest {

@@ -135,6 +135,7 @@ async fn a_stopping_daemon_leaves_the_rest_for_the_next_process() {
         boot_id: "boot".into(),
         first_pass: true,
         cancel,
+        secrets: Default::default(),
     };
     let report = daemon.devices.converge(&spec, &context).await;
     assert_eq!((report.state, report.reason.as_str()), (SectionState::Progressing, "Stopping"));

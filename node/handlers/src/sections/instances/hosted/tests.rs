@@ -91,8 +91,12 @@ fn id(number: u128) -> InstanceId {
 impl Host {
     /// Defines it, once its image has come.
     async fn define(&mut self, entry: &InstanceSpec) -> Result<(), Trouble> {
+        self.define_told(entry, Told::Nothing).await
+    }
+
+    async fn define_told(&mut self, entry: &InstanceSpec, told: Told<'_>) -> Result<(), Trouble> {
         loop {
-            match self.hosted.define(entry).await {
+            match self.hosted.define(entry, told).await {
                 Err(trouble) if trouble.reason == "ImageComing" => self.arrived.changed().await.unwrap(),
                 done => return done,
             }
@@ -108,12 +112,23 @@ impl Host {
 #[tokio::test]
 async fn an_instance_waits_for_its_image_and_is_made_of_it() {
     let mut host = host();
-    let coming = host.hosted.define(&entry(1)).await.unwrap_err();
+    let coming = host.hosted.define(&entry(1), Told::Nothing).await.unwrap_err();
     assert_eq!((coming.reason, coming.retryable), ("ImageComing", true));
     host.define(&entry(1)).await.unwrap();
     host.hosted.start(id(1), 0).await.unwrap();
     let held = host.hosted.list().await.unwrap();
     assert_eq!(held, [Held { id: id(1), power: Power::Running }]);
+}
+
+#[tokio::test]
+async fn one_that_was_not_told_what_it_has_to_be_is_not_made_and_is_told_once() {
+    let mut host = host();
+    let untold = host.define_told(&entry(1), Told::Before).await.unwrap_err();
+    assert_eq!(untold.reason, super::super::port::NO_USER_DATA);
+    assert_eq!(host.hosted.list().await.unwrap(), []);
+    let user_data = UserData::new(b"#cloud-config\n".to_vec()).unwrap();
+    host.define_told(&entry(1), Told::Now(&user_data)).await.unwrap();
+    host.define_told(&entry(1), Told::Before).await.expect("it was told");
 }
 
 #[tokio::test]
