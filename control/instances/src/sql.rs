@@ -227,7 +227,8 @@ pub const INSTANCES_LIST: Sql = sql(
 pub const INSTANCE_SECRET: Sql = sql(
     "instance_secret",
     "SELECT i.tenant_id, i.desired, i.user_data_secret, a.node_id, a.allocation_id FROM instances i
-     LEFT JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL WHERE i.instance_id = $1",
+     LEFT JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL AND a.left_at IS NULL
+     WHERE i.instance_id = $1",
 );
 pub const POOL_POLICY: Sql = sql("instance_pool_policy", "SELECT policy FROM pools WHERE pool_id = $1");
 
