@@ -326,7 +326,6 @@ mod tests {
     #[tokio::test]
     async fn every_statement_prepares_on_a_migrated_database() {
         let db = testkit::db().await;
-        let db = testkit::db().await;
         for statements in [super::ALL, super::images::IMAGES_END, super::lost::ALL] {
             db.prepare_all(statements).await;
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use runtimes::instance::AuthorizedKey;
+use runtimes::instance::{AuthorizedKey, Placement};
 use runtimes::{Image, ImageFormat, Instance, Nic, UserData, seed};
 
 use super::{Host, Made};
@@ -62,6 +62,9 @@ impl<'a> ByHand<'a> {
             nics: vec![nic],
             hostname: NAME.parse()?,
             ssh_keys: vec![AuthorizedKey::parse(key.trim())?],
+            placement: Placement::default(),
+            gpus: Vec::new(),
+            disk_backed_bytes: 0,
         };
         Ok(Self { host, dir: dir.to_owned(), base, definition, instance })
     }
