@@ -65,7 +65,7 @@ pub async fn of_host(
     let pci = Arc::new(SysfsPci::at(Path::new(SYS)));
     let hands_gpus = has_iommu() && pci.has_driver(VFIO);
     // Also where it hands none now: what was handed goes back.
-    let runtime = runtime.with_passthrough(Passthrough::new(pci, commands.clone()));
+    let runtime = runtime.with_passthrough(Passthrough::new(pci, commands.clone(), clock.clone()));
     let identity = Arc::new(FileIdentity::new(data_dir));
     let guard = Guard::new(Arc::new(HostLookup), config.image_networks.clone());
     let sources = Sources {

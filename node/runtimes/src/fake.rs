@@ -271,6 +271,11 @@ impl Runtime for FakeRuntime {
         Box::pin(ready(about("define", instance.id, self.define_guest(instance, seed))))
     }
 
+    /// Its guests write nothing.
+    fn back(&self, _: InstanceId, _: u64) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     fn start(&self, id: InstanceId) -> BoxFuture<'_, Result<(), RuntimeError>> {
         Box::pin(ready(about("start", id, self.start_guest(id))))
     }

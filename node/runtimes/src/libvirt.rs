@@ -444,6 +444,10 @@ impl Runtime for Libvirt {
         Box::pin(async move { about("define", instance.id, self.define_instance(instance, seed).await) })
     }
 
+    fn back(&self, id: InstanceId, disk_bytes: u64) -> Result<(), RuntimeError> {
+        about("keep room for the disk of", id, self.back_disk(id, disk_bytes))
+    }
+
     fn start(&self, id: InstanceId) -> BoxFuture<'_, Result<(), RuntimeError>> {
         Box::pin(async move { about("start", id, self.start_instance(id).await) })
     }

@@ -41,6 +41,9 @@ pub trait Runtime: Send + Sync {
         seed: SeedInput<'a>,
     ) -> BoxFuture<'a, Result<(), RuntimeError>>;
 
+    /// So much of its disk is to be had from now on, whatever it was defined with; 0 for all of it. What is not there needs none.
+    fn back(&self, id: InstanceId, disk_bytes: u64) -> Result<(), RuntimeError>;
+
     /// Starts it, or lets it go on when it is paused. It must have been defined.
     fn start(&self, id: InstanceId) -> BoxFuture<'_, Result<(), RuntimeError>>;
 

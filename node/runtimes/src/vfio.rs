@@ -17,8 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hw::Commands;
+use kit::Clock;
 use kit::fs::FsError;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 
 use crate::record;
 
@@ -130,11 +132,14 @@ pub fn endpoints(pci: &dyn Pci, gpus: &[Gpu]) -> Result<Vec<Device>, VfioError> 
 pub struct Passthrough {
     pci: Arc<dyn Pci>,
     commands: Arc<dyn Commands>,
+    clock: Arc<dyn Clock>,
+    /// Whoever moves devices has it. A driver that hangs keeps it, and so costs one thread and not one for each try.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Passthrough {
-    pub fn new(pci: Arc<dyn Pci>, commands: Arc<dyn Commands>) -> Self {
-        Self { pci, commands }
+    pub fn new(pci: Arc<dyn Pci>, commands: Arc<dyn Commands>, clock: Arc<dyn Clock>) -> Self {
+        Self { pci, commands, clock, turn: Arc::default() }
     }
 
     /// The addresses that a guest with these GPUs is given.
@@ -194,11 +199,19 @@ impl Passthrough {
         moves: impl FnOnce(&dyn Pci) -> Result<(), VfioError> + Send + 'static,
     ) -> Result<(), VfioError> {
         let pci = self.pci.clone();
-        // One that never ends keeps its thread: nothing takes a write to the kernel back.
-        let moving = tokio::task::spawn_blocking(move || moves(&*pci));
-        match tokio::time::timeout(MOVES_WITHIN, moving).await {
-            Ok(Ok(moved)) => moved,
-            Ok(Err(_)) | Err(_) => Err(VfioError::Stuck),
+        let moving = async {
+            let turn = self.turn.clone().lock_owned().await;
+            let moving = tokio::task::spawn_blocking(move || {
+                let moved = moves(&*pci);
+                drop(turn);
+                moved
+            });
+            moving.await.unwrap_or(Err(VfioError::Stuck))
+        };
+        // A move that is left goes on: nothing takes a write to the kernel back. The record knows of it.
+        tokio::select! {
+            moved = moving => moved,
+            () = self.clock.sleep(MOVES_WITHIN) => Err(VfioError::Stuck),
         }
     }
 

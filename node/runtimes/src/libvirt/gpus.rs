@@ -43,10 +43,16 @@ impl Libvirt {
     pub(super) async fn take_gpus(&self, id: InstanceId, gpus: &[Gpu]) -> Result<(), Trouble> {
         let Some(passthrough) = self.passthrough.as_ref().filter(|_| !gpus.is_empty()) else { return Ok(()) };
         let record = self.files(id).gpus();
-        let Err(err) = passthrough.take(&record, gpus).await else { return Ok(()) };
-        // Half of what it asks for is nothing to it, and the host can use it.
-        passthrough.give_back(&record).await?;
-        Err(err.into())
+        match passthrough.take(&record, gpus).await {
+            Ok(()) => Ok(()),
+            // What does not move now does not move back either. The next try goes on.
+            Err(stuck @ VfioError::Stuck) => Err(stuck.into()),
+            Err(err) => {
+                // Half of what it asks for is nothing to it, and the host can use it.
+                passthrough.give_back(&record).await?;
+                Err(err.into())
+            }
+        }
     }
 
     pub(super) async fn give_back_gpus(&self, id: InstanceId) -> Result<(), Trouble> {

@@ -67,6 +67,15 @@ impl Libvirt {
         self.admit_bytes(instance.id, backed.min(size).saturating_sub(has.unwrap_or(0)))
     }
 
+    pub(super) fn back_disk(&self, id: InstanceId, bytes: u64) -> Result<(), Trouble> {
+        let path = self.files(id).record();
+        let Some(record) = record::read::<InstanceRecord>(&path)? else { return Ok(()) };
+        if record.disk_backed_bytes != bytes {
+            record::write(&path, &InstanceRecord { disk_backed_bytes: bytes, ..record })?;
+        }
+        Ok(())
+    }
+
     /// Whether a guest that starts could still fill its disk, with all others.
     pub(super) fn admit_started(&self, id: InstanceId) -> Result<(), Trouble> {
         self.admit_bytes(id, unwritten(&self.files(id))?)

@@ -310,7 +310,7 @@ async fn a_guest_that_does_not_start_has_none_of_the_hosts_devices() {
     pci.add(&address, 0x03_02_00, Some(1), Some("nvidia"));
     let before = pci.bindings();
     let commands: Arc<dyn Commands> = Arc::new(HostCommands::new());
-    let passthrough = Passthrough::new(pci.clone(), commands.clone());
+    let passthrough = Passthrough::new(pci.clone(), commands.clone(), Arc::new(SystemClock::new()));
     let hands = runtime(&host.libvirtd, host.dir.path(), commands).with_passthrough(passthrough);
     let gpu = vfio::Gpu { uuid: "GPU-a".into(), address, persistence: false, facts: "{}".into() };
     let instance = Instance { image: host.tiny_image(), gpus: vec![gpu], ..sample(8) };

@@ -11,6 +11,10 @@ const NETWORK: u32 = 0x02_00_00;
 const OFF: &str = "nvidia-smi -i GPU-a -pm 0";
 const ON: &str = "nvidia-smi -i GPU-a -pm 1";
 
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(kit::SystemClock::new())
+}
+
 fn at(text: &str) -> PciAddress {
     text.parse().expect("an address")
 }
@@ -42,7 +46,7 @@ impl Host {
         pci.add(&at("0000:61:00.0"), DISPLAY, Some(8), Some("nvidia"));
         let done = CommandOutput::ok("");
         let commands = Arc::new(CannedCommands::new().answer(OFF, done.clone()).answer(ON, done));
-        let passthrough = Passthrough::new(pci.clone(), commands.clone());
+        let passthrough = Passthrough::new(pci.clone(), commands.clone(), clock());
         Self { dir: TempDir::new().expect("a folder"), pci, commands, passthrough }
     }
 
@@ -149,7 +153,7 @@ async fn what_cannot_be_handed_over_is_refused_before_anything_moves() {
     }
     let bare = Arc::new(FakePci::with_drivers(&["nvidia"]));
     bare.add(&at(plain), DISPLAY, Some(1), Some("nvidia"));
-    let bare = Passthrough::new(bare, host.commands.clone());
+    let bare = Passthrough::new(bare, host.commands.clone(), clock());
     let refused = bare.take(&host.record(), &[gpu("GPU-x", plain)]).await.unwrap_err();
     assert_eq!((refused.reason(), refused.retryable()), ("NoGpuPassthrough", false));
     assert_eq!(host.pci.changes(), 0);

@@ -101,6 +101,9 @@ impl Hosted {
         let mut owners: BTreeMap<(Bridge, Mac), InstanceId> = BTreeMap::new();
         for entry in entries {
             let Ok(id) = entry.instance_id.parse() else { continue };
+            if let Err(err) = self.runtime.back(id, entry.disk_backed_bytes) {
+                tracing::warn!(instance_id = %id, err = kit::chain(&err), "as much of its disk as before is kept free");
+            }
             let guards = guards(id, entry).and_then(|guards| own_macs(id, guards, &mut owners));
             match guards {
                 Ok(guards) => all.extend(guards),

@@ -95,6 +95,16 @@ fn of_a_disk_that_is_backed_in_part_that_part_is_promised() {
         }
         assert!(host.promised() <= 48 * MIB);
         refused(host.make(&host.instance(5, 12)).await);
+        // Less of each is promised from now on, also of those that run.
+        for number in 1..=4 {
+            host.libvirt.back_disk(sample(number).id, 6 * MIB).unwrap();
+        }
+        assert!(host.promised() <= 24 * MIB);
+        host.make(&host.instance(5, 12)).await.unwrap();
+        host.libvirt.back_disk(sample(9).id, MIB).expect("what is not there needs none");
+        assert!(!host.libvirt.files(sample(9).id).dir.exists());
+        host.libvirt.back_disk(sample(1).id, 0).unwrap();
+        assert!(host.promised() > 40 * MIB, "all of the first");
     });
 }
 

@@ -105,7 +105,8 @@ async fn a_gpu_that_a_guest_has_stays_in_the_inventory() {
     let gpu = vfio::Gpu { uuid: handed.uuid.clone().unwrap(), address, persistence: true, facts };
     let pci = Arc::new(vfio::fake::FakePci::with_drivers(&["nvidia", vfio::VFIO]));
     pci.add(&gpu.address, 0x03_02_00, Some(1), Some("nvidia"));
-    let passthrough = vfio::Passthrough::new(pci, Arc::new(hw::CannedCommands::new()));
+    let passthrough =
+        vfio::Passthrough::new(pci, Arc::new(hw::CannedCommands::new()), Arc::new(kit::SystemClock::new()));
     passthrough.take(&record, std::slice::from_ref(&gpu)).await.unwrap();
 
     let seven = said.gpus.clone();
