@@ -86,10 +86,10 @@ impl Host {
         let import =
             ["images", "import", image.to_str().context("a path")?, "--name", "tiny", "--login-user", "root"];
         program::done(&mut self.cli(&import)?)?;
-        // As many as there is memory for: what is measured is not how many CPUs the machine has.
+        // As many as there is memory for: what is measured is not how many CPUs the machine has, nor how large its disk is.
         let pool = self.api.ok("pools.get", json!({ "pool": POOL })).await?;
         let mut policy = pool["policy"].clone();
-        policy["overcommit"] = json!({ "vcpu": 32 });
+        policy["overcommit"] = json!({ "vcpu": 32, "disk": 32 });
         self.api.ok("pools.update", json!({ "pool": POOL, "policy": policy })).await?;
         let flavor = json!({ "pool": POOL, "name": "small", "vcpu": 1, "memoryMiB": 192, "diskGiB": 1 });
         self.api.ok("flavors.create", flavor).await?;

@@ -93,6 +93,7 @@ const CASES: &[Case] = &[
     ),
     case(Invariant::BooksAreSound, &["bookings"], "DELETE FROM bookings"),
     case(Invariant::BooksAreSound, &["host_bookings"], "UPDATE host_bookings SET cpu_millis = 1000000000"),
+    case(Invariant::BooksAreSound, &["host_bookings"], "UPDATE host_bookings SET disk_bytes = disk_bytes + 1"),
     case(Invariant::BooksAreSound, &["allocations"], "UPDATE allocations SET ended_at = compute_now() WHERE ended_at IS NULL"),
     case(Invariant::AddressesAreOnes, &["ip_leases"], "DELETE FROM ip_leases"),
     case(Invariant::AddressesAreOnes, &["instance_allocations"], "UPDATE instance_allocations SET ended_at = compute_now()"),

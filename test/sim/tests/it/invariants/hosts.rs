@@ -36,8 +36,8 @@ pub async fn instances(cloud: &Cloud) {
                  SELECT '{own}', tenant_id, '00000000-0000-0000-0000-000000000008', '00000000-0000-0000-0000-000000000009',
                    '00000000-0000-0000-0000-00000000000a', user_id, 'running', 'running', 'libvirt-kvm', 1, 512, 4, 3, 2 FROM users;
                  INSERT INTO instance_allocations (allocation_id, instance_id, node_id) VALUES ('{allocation}', '{own}', '{node}');
-                 INSERT INTO host_bookings (allocation_id, node_id, cpu_millis, memory_bytes, hugepages_1gi, mems, whole_node)
-                 VALUES ('{allocation}', '{node}', 1000, 822083584, 0, '{{}}', false);
+                 INSERT INTO host_bookings (allocation_id, node_id, cpu_millis, memory_bytes, hugepages_1gi, mems, whole_node, disk_bytes)
+                 VALUES ('{allocation}', '{node}', 1000, 822083584, 0, '{{}}', false, 4294967296);
                  INSERT INTO ip_leases (allocation_id, pool_id, node_id, scope, address)
                  VALUES ('{allocation}', '00000000-0000-0000-0000-000000000008', '{node}', 'pool', '{address}');
                  INSERT INTO instance_holds (instance_id, tenant_id, resource, amount) SELECT '{own}', tenant_id, r.resource, r.amount
