@@ -149,3 +149,43 @@ async fn events_and_wake_ups_of_before_they_were_batches_are_kept() {
         "woken anew"
     );
 }
+
+#[tokio::test]
+async fn disks_of_instances_of_before_are_counted_on_hosts_that_shrank_too() {
+    let db = db().await;
+    let last = store::migrate::embedded().iter().find(|one| one.name == "flavor_placement").unwrap();
+    // A host that offers less memory than is booked, with an instance that is there, and one that is gone.
+    db.batch(
+        "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 't');
+         INSERT INTO users (user_id, tenant_id, kind, name) SELECT gen_random_uuid(), tenant_id, 'person', 'u' FROM tenants;
+         INSERT INTO sites (site_id, name) VALUES (gen_random_uuid(), 's');
+         INSERT INTO pools (pool_id, tenant_id, name, class, policy) SELECT gen_random_uuid(), tenant_id, 'p', 'vps-host', '{}' FROM tenants;
+         INSERT INTO nodes (node_id, site_id, pool_id, role, name, hostname, state)
+           SELECT gen_random_uuid(), site_id, pool_id, 'node', 'n', 'n', 'ready' FROM sites, pools;
+         INSERT INTO node_capacity (node_id, pool_id, cpu_millis, memory_bytes, machine_cpu_millis, machine_memory_bytes)
+           SELECT node_id, pool_id, 8000, 4096, 8000, 4096 FROM nodes;
+         INSERT INTO flavors (flavor_id, pool_id, name, vcpu, memory_mib, disk_gib) SELECT gen_random_uuid(), pool_id, 'f', 1, 512, 10 FROM pools;
+         INSERT INTO images (image_id, tenant_id, name, url, sha256, format)
+           SELECT gen_random_uuid(), tenant_id, 'i', 'https://a', sha256('x'), 'qcow2' FROM tenants;
+         INSERT INTO instances (instance_id, tenant_id, pool_id, flavor_id, image_id, created_by, state, desired, runtime, vcpu, memory_mib, disk_gib)
+           SELECT gen_random_uuid(), u.tenant_id, p.pool_id, f.flavor_id, i.image_id, u.user_id, 'running', 'running', 'libvirt-kvm', 1, 512, n * 10
+           FROM users u, pools p, flavors f, images i, generate_series(1, 2) AS n;
+         INSERT INTO instance_allocations (allocation_id, instance_id, node_id, ended_at)
+           SELECT gen_random_uuid(), instance_id, node_id, CASE WHEN disk_gib = 20 THEN compute_now() END FROM instances, nodes;
+         INSERT INTO host_bookings (allocation_id, node_id, cpu_millis, memory_bytes, hugepages_1gi)
+           SELECT allocation_id, node_id, 1000, 2048, 0 FROM instance_allocations;
+         UPDATE node_capacity SET memory_bytes = 1",
+    )
+    .await;
+    let version = last.version;
+    db.batch(&format!("DELETE FROM schema_migrations WHERE version >= {version}")).await;
+    migrate::run(&db.store).await.unwrap();
+    let counted = "SELECT string_agg((disk_bytes >> 30)::text, ' ' ORDER BY disk_bytes) FROM host_bookings";
+    assert_eq!(db.scalar_text(counted).await, "0 10");
+    db.batch("UPDATE node_capacity SET memory_bytes = 4096, disk_bytes = 1").await;
+    // Whoever asks for disk is judged by it, and nobody else.
+    db.batch("UPDATE host_bookings SET cpu_millis = 500 WHERE disk_bytes = 0").await;
+    let more = sql("more", "UPDATE host_bookings SET disk_bytes = disk_bytes + 1 WHERE disk_bytes > 0");
+    let err = db.store.execute(&more, &[]).await.unwrap_err();
+    assert!(err.is_check("host_bookings_within_node"), "{err}");
+}
