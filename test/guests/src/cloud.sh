@@ -15,10 +15,9 @@ kernel=$(chroot "$root" apt-cache depends linux-image-cloud-amd64 | sed -n 's/^ 
 chroot "$root" sh -c "cd /tmp && apt-get download -qq $kernel busybox-static syslinux-common"
 dpkg-deb --fsys-tarfile "$root"/tmp/linux-image-*.deb |
     tar -x -C "$root" --keep-directory-symlink ./boot ./lib/modules
-# Drivers of what no emulated machine has, and firmware databases.
-modules="$root/lib/modules/${kernel#linux-image-}/kernel"
-find "$modules" -name '*.ko' | grep -E '/(infiniband|mlx[45]|ethernet|nvme|gpu|sound|media|usb|btrfs|xfs|ceph|nfsd?|ocfs2|gfs2|target|net/(ceph|sctp|tipc|openvswitch))/' |
-    xargs rm -f
+# Without drivers of what no emulated machine has.
+(cd "$root/lib/modules" && find . -name '*.ko' |
+    grep -E '/(infiniband|ethernet|nvme|gpu|sound|media|usb|btrfs|xfs|ceph|nfsd?|ocfs2|gfs2|target|sctp|tipc|openvswitch)/' | xargs rm -f)
 chroot "$root" depmod "${kernel#linux-image-}"
 work=$sources/work
 mkdir "$work"

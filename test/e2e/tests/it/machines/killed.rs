@@ -105,21 +105,17 @@ fn there(host: &Path, libvirtd: &Libvirtd) -> anyhow::Result<String> {
         return Ok("its domain".to_owned());
     }
     let mut names = Vec::new();
-    for folder in ["libvirt/images", "libvirt/instances"] {
-        for entry in std::fs::read_dir(host.join(folder)).into_iter().flatten().flatten() {
-            let inside = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
-            let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-            let inside: Vec<String> = inside.map(name).collect();
-            let end = entry.file_name().to_string_lossy().chars().rev().take(12).collect::<Vec<_>>();
-            names.push(format!(
-                "…{}{}",
-                end.into_iter().rev().collect::<String>(),
-                match inside.is_empty() {
-                    true => String::new(),
-                    false => format!(" with {}", inside.join(", ")),
-                }
-            ));
-        }
+    for image in inside(&host.join("libvirt/images")) {
+        let what = if image.ends_with(".part") { "a part of its image" } else { "its image" };
+        names.push(what.to_owned());
     }
-    Ok(if names.is_empty() { "nothing".to_owned() } else { names.join("; ") })
+    let instances = host.join("libvirt/instances");
+    names.extend(inside(&instances).iter().flat_map(|id| inside(&instances.join(id))));
+    Ok(if names.is_empty() { "nothing of it".to_owned() } else { names.join(", ") })
+}
+
+/// What is in the folder, when it is there.
+fn inside(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
