@@ -207,7 +207,8 @@ impl KekRing {
     pub fn mark(&self, content: &[u8], context: &str) -> Result<[u8; 32], EnvelopeError> {
         check_context(context)?;
         // A key of its own, which seals nothing.
-        let key = Zeroizing::new(hmac(self.newest_kek().key.as_slice(), &[b"better-compute/v1/envelope-mark"]));
+        let key =
+            Zeroizing::new(hmac(self.newest_kek().key.as_slice(), &[b"better-compute/v1/envelope-mark"]));
         Ok(hmac(key.as_slice(), &[context.as_bytes(), b"\0", content]))
     }
 

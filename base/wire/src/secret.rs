@@ -153,8 +153,8 @@ pub fn answer(body: &[u8], asked: &Asked) -> Result<Answered, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use super::*;
+    use proptest::prelude::*;
 
     fn nth<I: Id>(n: u8) -> I {
         format!("{}{n:026}", I::PREFIX).parse().unwrap()

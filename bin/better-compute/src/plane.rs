@@ -196,9 +196,9 @@ fn modules(config: &PlaneConfig) -> anyhow::Result<Serving> {
     let capacity = Capacity::new(config.store.clone(), config.clock.clone(), config.rng.clone());
     let instances =
         Instances::new(config.store.clone(), capacity.clone(), config.clock.clone(), config.rng.clone());
-    let (ring, entropy) = (config.keys.secrets_ring().context("the key ring of secrets")?, Arc::new(OsEntropy));
-    let secrets =
-        Secrets::new(config.store.clone(), ring, config.clock.clone(), config.rng.clone(), entropy);
+    let (ring, entropy) =
+        (config.keys.secrets_ring().context("the key ring of secrets")?, Arc::new(OsEntropy));
+    let secrets = Secrets::new(config.store.clone(), ring, config.clock.clone(), config.rng.clone(), entropy);
     instances.set_keeper(Arc::new(secrets.clone()));
     let fleet = Fleet::new(
         config.store.clone(),

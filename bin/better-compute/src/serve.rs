@@ -215,7 +215,9 @@ fn pki(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         "add-secrets-key" => {
             let id = KeyFolder::open(dir)?.add_secrets_key(&OsRng)?;
             eprintln!("added {id} in {}", dir.join("worker").display());
-            eprintln!("  next  copy the file secrets.kek to every server with worker keys, and start them again");
+            eprintln!(
+                "  next  copy the file secrets.kek to every server with worker keys, and start them again"
+            );
             return Ok(ExitCode::SUCCESS);
         }
         "init" => {

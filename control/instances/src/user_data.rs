@@ -26,8 +26,9 @@ pub(crate) enum Told {
 }
 
 fn no_secret(name: &str) -> ApiError {
-    let message =
-        format!("the tenant has no secret {name}; put it first: better-compute secrets put {name} --file FILE");
+    let message = format!(
+        "the tenant has no secret {name}; put it first: better-compute secrets put {name} --file FILE"
+    );
     ApiError::invalid("/userData", message)
 }
 

@@ -40,7 +40,10 @@ const OTHER_TENANT: Refusal = Refusal { reason: "other-tenant", ..NO_SECRET };
 
 /// What a request is judged to be.
 enum Judged {
-    Told { tenant_id: TenantId, row: Row },
+    Told {
+        tenant_id: TenantId,
+        row: Row,
+    },
     Refused(Refusal),
     /// It is on its way out: its host hears of that.
     Going,
@@ -83,12 +86,14 @@ impl Broker {
         let judged = self.judge(tx, ask).await?;
         let outcome = match &judged {
             Judged::Told { tenant_id, row } => self.sealed(ask, *tenant_id, row)?,
-            Judged::Refused(Refusal { reason, message }) => SecretOutcome::Refused { reason, message },
+            Judged::Refused(refusal) => {
+                SecretOutcome::Refused { reason: refusal.reason, message: refusal.message }
+            }
             Judged::Going => SecretOutcome::Later { reason: "going" },
         };
         let word = match &outcome {
             SecretOutcome::Sealed(_) => RELEASED,
-            SecretOutcome::Refused { reason, .. } | SecretOutcome::Later { reason } => reason,
+            SecretOutcome::Refused { reason, .. } | SecretOutcome::Later { reason } => *reason,
         };
         let request = Uuid::from_bytes(ask.request_id);
         let values: [&(dyn store::Param + Sync); 4] = [&request, &node, &ask.secret_id.uuid(), &word];
@@ -104,7 +109,7 @@ impl Broker {
                 audit::write_system(tx, id, tenant_id, action, &resource, about(ask)).await?;
             }
             (SecretOutcome::Refused { reason, .. }, _) => {
-                self.tell(tx, ask.node_id, Some(ask), reason).await?;
+                self.tell(tx, ask.node_id, Some(ask), *reason).await?;
             }
             (SecretOutcome::Sealed(_) | SecretOutcome::Later { .. }, _) => {}
         }
@@ -122,7 +127,10 @@ impl Broker {
             }
         };
         let Ok(key) = EncryptionKey::from_spki_der(&ask.one_time_key) else {
-            return Ok(SecretOutcome::Refused { reason: "no-key", message: "the one-time key is no P-256 key" });
+            return Ok(SecretOutcome::Refused {
+                reason: "no-key",
+                message: "the one-time key is no P-256 key",
+            });
         };
         let sealed = pki::seal::seal(&value, &key, &ask.kid, &*self.secrets.0.entropy);
         sealed.map(SecretOutcome::Sealed).doing("seal a secret for a node")

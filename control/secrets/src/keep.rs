@@ -54,11 +54,7 @@ impl SecretKeeper for Secrets {
         })
     }
 
-    fn forget<'a>(
-        &'a self,
-        tx: &'a mut Tx<'_>,
-        instance_id: InstanceId,
-    ) -> BoxFuture<'a, Result<(), Fault>> {
+    fn forget<'a>(&'a self, tx: &'a mut Tx<'_>, instance_id: InstanceId) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
             tx.execute(&sql::SECRET_FORGET, &[&instance_id.uuid()]).await?;
             Ok(())

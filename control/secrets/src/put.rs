@@ -28,18 +28,13 @@ struct Put<'a> {
     if_version: Option<u64>,
 }
 
-pub(crate) async fn put(
-    secrets: Secrets,
-    call: Arc<Call>,
-    request: PutSecret,
-) -> Result<KeptSecret, Fault> {
+pub(crate) async fn put(secrets: Secrets, call: Arc<Call>, request: PutSecret) -> Result<KeptSecret, Fault> {
     let tenant_id = request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get());
     let name = request.name.as_str();
     let asked = Resource::any(KIND, tenant_id).with("resource.name", name.to_owned());
     call.require_in(api::secrets::Put::ACTION, &asked).await?;
     secrets.ring()?;
-    let put =
-        &Put { tenant_id, name, value: value(&request)?, if_version: request.if_version.map(Int::get) };
+    let put = &Put { tenant_id, name, value: value(&request)?, if_version: request.if_version.map(Int::get) };
     call.about(format!("secret/{name}"));
     let this = &secrets;
     let written = call.tx(secrets.store(), SECRET_PUT, |tx| Box::pin(this.put_in(tx, put))).await;
@@ -104,7 +99,8 @@ impl Secrets {
                 put.check_version(0)?;
                 let kept: i64 = tx.query_one(&sql::SECRETS_COUNT, &[&tenant]).await?.get("kept");
                 if kept >= SECRETS_MAX {
-                    let message = format!("the tenant has {kept} secrets, which is as many as it may: delete some");
+                    let message =
+                        format!("the tenant has {kept} secrets, which is as many as it may: delete some");
                     return Err(ApiError::conflict(message).detail("max", SECRETS_MAX).into());
                 }
                 let id: SecretId = self.id();
@@ -115,7 +111,8 @@ impl Secrets {
                 let (id, version): (SecretId, i64) = (row.id("secret_id"), row.get("version"));
                 put.check_version(u64::try_from(version).unwrap_or(0))?;
                 // One that cannot be opened any more is replaced by one that can.
-                let same = self.open(put.tenant_id, id, row.get("sealed")).is_ok_and(|held| *held == *put.value);
+                let same =
+                    self.open(put.tenant_id, id, row.get("sealed")).is_ok_and(|held| *held == *put.value);
                 if same {
                     return Ok(id);
                 }

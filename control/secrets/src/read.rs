@@ -38,11 +38,7 @@ impl Secrets {
     }
 }
 
-pub(crate) async fn get(
-    secrets: Secrets,
-    call: Arc<Call>,
-    request: GetSecret,
-) -> Result<KeptSecret, Fault> {
+pub(crate) async fn get(secrets: Secrets, call: Arc<Call>, request: GetSecret) -> Result<KeptSecret, Fault> {
     let tenant_id = request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get());
     let found = secrets.found(&call, SEE, tenant_id, &request.secret).await?;
     call.require_visible(SEE, &found.resource(), "secret", &request.secret).await?;

@@ -19,10 +19,8 @@ pub const SECRET_UPDATE: Sql = sql(
     "UPDATE secrets SET sealed = $2, kek_id = $3, size_bytes = $4, version = version + 1, updated_at = compute_now()
      WHERE secret_id = $1",
 );
-pub const SECRETS_COUNT: Sql = sql(
-    "secrets_count",
-    "SELECT count(*) AS kept FROM secrets WHERE tenant_id = $1 AND name IS NOT NULL",
-);
+pub const SECRETS_COUNT: Sql =
+    sql("secrets_count", "SELECT count(*) AS kept FROM secrets WHERE tenant_id = $1 AND name IS NOT NULL");
 
 /// What a secret is read by: all but its value. One of an instance is nobody's to read.
 macro_rules! secret_select {

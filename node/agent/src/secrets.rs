@@ -42,9 +42,13 @@ impl fmt::Debug for SecretValue {
 pub enum SecretTold {
     Value(SecretValue),
     /// The control plane says that this node is not to know it: not until its spec says something else.
-    Refused { message: String },
+    Refused {
+        message: String,
+    },
     /// Nobody said either yet.
-    Later { message: String },
+    Later {
+        message: String,
+    },
 }
 
 /// Where what was told lies until it is taken. Cheap to clone.

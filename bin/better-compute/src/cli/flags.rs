@@ -165,7 +165,8 @@ fn help(row: &MethodRow, flag: &Flag) -> String {
         return "File of the value, or - for standard input".to_owned();
     }
     if flag.path == "userData" {
-        return "File of what the guest is told at its first boot, as cloud-init takes it; or secret://NAME".to_owned();
+        return "File of what the guest is told at its first boot, as cloud-init takes it; or secret://NAME"
+            .to_owned();
     }
     if flag.path == "labels" {
         return "Sets a label; KEY- takes one away".to_owned();

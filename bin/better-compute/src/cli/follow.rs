@@ -44,8 +44,14 @@ pub fn of(method: &str) -> Option<Follow> {
             "released" | "expired" | "failed" => Settled::AsAsked,
             _ => Settled::NotYet,
         }),
-        "instances.create" | "instances.get" | "instances.start" | "instances.stop" | "instances.reboot"
-        | "instances.recover" | "instances.forceRelease" | "instances.delete" => Some(Follow {
+        "instances.create"
+        | "instances.get"
+        | "instances.start"
+        | "instances.stop"
+        | "instances.reboot"
+        | "instances.recover"
+        | "instances.forceRelease"
+        | "instances.delete" => Some(Follow {
             get: "instances.get",
             by: "id",
             settled: |v| match at(v, "state") {

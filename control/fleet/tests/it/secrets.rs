@@ -96,8 +96,12 @@ impl Asking {
         let request = self.signed(asked, &self.machine, Purpose::SecretRequest);
         let answer = self.ask(&request, &self.machine.serial()).await?;
         let signature = answer.signature.as_ref().map_or(&[][..], |signature| &signature.value);
-        let verified =
-            self.world.verifier().verify_bytes(Purpose::SecretAnswer, &answer.body, signature, self.world.now());
+        let verified = self.world.verifier().verify_bytes(
+            Purpose::SecretAnswer,
+            &answer.body,
+            signature,
+            self.world.now(),
+        );
         assert_eq!(verified, Ok(()), "a worker signed it");
         Ok(wire::secret::answer(&answer.body, asked).unwrap())
     }
@@ -133,7 +137,10 @@ async fn whoever_is_not_the_node_gets_no_answer() {
     let good = asking.signed(&asked, &asking.machine, Purpose::SecretRequest);
 
     // A gateway that makes a request of its own, with a key of its own.
-    let gateways = Asked { one_time_key: DecryptionKey::generate(&OsEntropy).encryption_key().spki_der().to_vec(), ..asked.clone() };
+    let gateways = Asked {
+        one_time_key: DecryptionKey::generate(&OsEntropy).encryption_key().spki_der().to_vec(),
+        ..asked.clone()
+    };
     let changed = SecretRequest { body: gateways.render().into(), ..good.clone() };
     assert!(asking.ask(&changed, &serial).await.is_err());
     let unsigned = SecretRequest { signature: None, ..good.clone() };
@@ -166,7 +173,10 @@ async fn a_site_agent_a_revoked_node_and_one_in_quarantine_are_told_nothing() {
     asking.world.run("UPDATE nodes SET quarantined_at = compute_now() WHERE node_id = $1", &[&node]).await;
     let waits = Answered::Later { reason: "quarantined".into() };
     assert_eq!(asking.own(&asking.asked()).await, Ok(waits));
-    asking.world.run("UPDATE nodes SET quarantined_at = NULL, state = 'revoked' WHERE node_id = $1", &[&node]).await;
+    asking
+        .world
+        .run("UPDATE nodes SET quarantined_at = NULL, state = 'revoked' WHERE node_id = $1", &[&node])
+        .await;
     assert!(asking.own(&asking.asked()).await.is_err());
     asking.world.run("UPDATE nodes SET state = 'ready' WHERE node_id = $1", &[&node]).await;
     asking.world.run("UPDATE node_certs SET revoked_at = compute_now() WHERE node_id = $1", &[&node]).await;
@@ -195,5 +205,7 @@ async fn while_the_deployment_only_observes_and_without_a_broker_nobody_is_answe
     asking.nobody_was_told();
     let world = world().await;
     let machine = world.joined("host-1", TokenIs::default()).await;
-    assert!(world.ask("secret", &[], Some(&machine.serial())).await.unwrap_err().contains("tells no secrets"));
+    assert!(
+        world.ask("secret", &[], Some(&machine.serial())).await.unwrap_err().contains("tells no secrets")
+    );
 }

@@ -20,10 +20,7 @@ const CONFIG: &str = "#cloud-config\npassword: hunter2-and-more\n";
 /// With a host that can tell its instances something.
 async fn cloud() -> (Cloud, NodeId, Secrets) {
     let (cloud, host) = Cloud::with_host().await;
-    cloud
-        .db
-        .batch("UPDATE node_status SET capabilities = capabilities || '{instance.user-data}'")
-        .await;
+    cloud.db.batch("UPDATE node_status SET capabilities = capabilities || '{instance.user-data}'").await;
     let ring = KekRing::generate("test".parse().unwrap(), &OsEntropy);
     let clock = Arc::new(SystemClock::new());
     let secrets =
@@ -103,7 +100,10 @@ async fn the_same_request_is_the_same_instance_and_other_user_data_is_another_re
         .db
         .store
         .read_one(
-            &store::sql("test", "SELECT count(*) AS n FROM idempotency WHERE request_sha256 = sha256(convert_to($1, 'UTF8'))"),
+            &store::sql(
+                "test",
+                "SELECT count(*) AS n FROM idempotency WHERE request_sha256 = sha256(convert_to($1, 'UTF8'))",
+            ),
             &[&plain],
         )
         .await

@@ -41,8 +41,7 @@ pub trait SecretKeeper: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<SecretId, Fault>>;
 
     /// Deletes what belongs to an instance, in the transaction that ends it. Its row names it no more.
-    fn forget<'a>(&'a self, tx: &'a mut Tx<'_>, instance_id: InstanceId)
-    -> BoxFuture<'a, Result<(), Fault>>;
+    fn forget<'a>(&'a self, tx: &'a mut Tx<'_>, instance_id: InstanceId) -> BoxFuture<'a, Result<(), Fault>>;
 
     /// Stands for a value where two have to be compared: tells nobody anything who does not hold the deployment's key.
     fn mark(&self, value: &[u8]) -> Result<String, Fault>;

@@ -41,7 +41,11 @@ async fn a_request_is_answered_once() {
     assert_eq!(world.count(REFUSED).await, 1);
 }
 
-async fn refused(world: &World, change: fn(&World, &mut SecretUse), change_ask: fn(&mut SecretAsk)) -> String {
+async fn refused(
+    world: &World,
+    change: fn(&World, &mut SecretUse),
+    change_ask: fn(&mut SecretAsk),
+) -> String {
     let secret = world.put("database", "hunter2").await;
     let mut used = world.uses(secret);
     change(world, &mut used);
@@ -61,7 +65,8 @@ async fn refused(world: &World, change: fn(&World, &mut SecretUse), change_ask: 
 async fn what_is_not_the_nodes_to_know_is_refused_and_told() {
     let world = world().await;
     let as_it_is: fn(&mut SecretAsk) = |_| {};
-    let node: fn(&World, &mut SecretUse) = |world, used| used.place = Some((id::<NodeId>(), world.allocation));
+    let node: fn(&World, &mut SecretUse) =
+        |world, used| used.place = Some((id::<NodeId>(), world.allocation));
     assert_eq!(refused(&world, node, as_it_is).await, "not-placed");
     assert_eq!(refused(&world, |_, used| used.place = None, as_it_is).await, "not-placed");
     let dead: fn(&World, &mut SecretUse) = |world, used| used.place = Some((world.node, id()));

@@ -56,11 +56,8 @@ async fn a_value_that_is_moved_to_another_row_or_tenant_does_not_open_there() {
     let mut used = world.uses(one);
     used.tenant_id = world.other;
     *world.uses.0.lock().unwrap() = Some(used);
-    let moved = format!(
-        "UPDATE secrets SET tenant_id = '{}' WHERE secret_id = '{}'",
-        world.other.uuid(),
-        one.uuid()
-    );
+    let moved =
+        format!("UPDATE secrets SET tenant_id = '{}' WHERE secret_id = '{}'", world.other.uuid(), one.uuid());
     world.db.batch(&moved).await;
     assert_eq!(word(&told(&world, one).await), "cannot-be-opened");
 }

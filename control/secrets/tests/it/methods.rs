@@ -26,12 +26,14 @@ async fn a_value_is_kept_and_told_to_no_caller() {
     // Nor is it anywhere in the database, in no way that it may be written.
     let hex: String = VALUE.bytes().map(|byte| format!("{byte:02x}")).collect();
     for table in ["secrets", "audit", "outbox_events", "idempotency"] {
-        let found = world
-            .count(&format!("{table} t WHERE t::text LIKE '%{VALUE}%' OR t::text LIKE '%{hex}%'"))
-            .await;
+        let found =
+            world.count(&format!("{table} t WHERE t::text LIKE '%{VALUE}%' OR t::text LIKE '%{hex}%'")).await;
         assert_eq!(found, 0, "{table}");
     }
-    assert_eq!(world.count("audit WHERE action = 'compute:secrets:put' AND resource = 'secret/database'").await, 1);
+    assert_eq!(
+        world.count("audit WHERE action = 'compute:secrets:put' AND resource = 'secret/database'").await,
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +89,8 @@ async fn who_may_not_learns_nothing() {
     }
     let may_see = |_: &Principal, action: &str, _: &Resource| action == "compute:secrets:get";
     let reader = world.caller(Arc::new(DecideBy(may_see)));
-    let told = testing::invoke(&reader, Some("token"), "secrets.delete", json!({ "secret": "database" })).await;
+    let told =
+        testing::invoke(&reader, Some("token"), "secrets.delete", json!({ "secret": "database" })).await;
     assert_eq!(told.code(), "ACCESS_DENIED");
     assert_eq!(world.count("secrets").await, 1);
 }

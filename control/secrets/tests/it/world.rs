@@ -79,13 +79,7 @@ pub async fn with_ring(ring: Option<KekRing>) -> World {
 }
 
 pub fn secrets(db: &TestDb, ring: Option<KekRing>) -> Secrets {
-    Secrets::new(
-        db.store.clone(),
-        ring,
-        Arc::new(SystemClock::new()),
-        Arc::new(OsRng),
-        Arc::new(OsEntropy),
-    )
+    Secrets::new(db.store.clone(), ring, Arc::new(SystemClock::new()), Arc::new(OsRng), Arc::new(OsEntropy))
 }
 
 impl World {

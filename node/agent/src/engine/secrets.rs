@@ -112,8 +112,7 @@ impl Engine {
         self.verifier
             .verify_bytes(Purpose::SecretAnswer, &answer.body, signature, at)
             .map_err(|refused| refused.to_string())?;
-        let answered =
-            wire::secret::answer(&answer.body, &question.asked).map_err(|err| err.to_string())?;
+        let answered = wire::secret::answer(&answer.body, &question.asked).map_err(|err| err.to_string())?;
         Ok(match answered {
             Answered::Sealed(sealed) => {
                 let kid = wire::secret::kid(&question.asked.request_id);
@@ -131,7 +130,10 @@ impl Engine {
 
     /// Gives up on questions that have waited long enough.
     pub(super) fn expire_questions(&mut self, now: Now) {
-        self.give_up(|question| question.until <= now.monotonic, "the control plane has not answered in time");
+        self.give_up(
+            |question| question.until <= now.monotonic,
+            "the control plane has not answered in time",
+        );
     }
 
     /// The connection that they went over is gone, and their answers with it.
@@ -140,8 +142,12 @@ impl Engine {
     }
 
     fn give_up(&mut self, which: impl Fn(&Question) -> bool, why: &str) {
-        let over: Vec<Question> =
-            self.questions.0.extract_if(.., |_, question| which(question)).map(|(_, question)| question).collect();
+        let over: Vec<Question> = self
+            .questions
+            .0
+            .extract_if(.., |_, question| which(question))
+            .map(|(_, question)| question)
+            .collect();
         for question in over {
             self.told(question.wanted, later(why));
         }

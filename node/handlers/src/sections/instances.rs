@@ -197,7 +197,9 @@ impl Instances {
                     }
                     let desk = &pass.context.secrets;
                     let reserved_bytes = promised.memory_bytes;
-                    if let Err(trouble) = self.apply(hypervisor, *id, entry, *step, reserved_bytes, desk).await {
+                    if let Err(trouble) =
+                        self.apply(hypervisor, *id, entry, *step, reserved_bytes, desk).await
+                    {
                         pass.failed(*id, trouble);
                     }
                 }

@@ -124,8 +124,14 @@ pub fn modules(plant: &Plant, store: &Store, rng: &Arc<dyn Rng>) -> anyhow::Resu
         contributors.push(Arc::new(instances.clone()));
         observers.push(Arc::new(instances.clone()));
     }
-    let fleet =
-        Fleet::new(store.clone(), Some(plant.keys.worker()?), contributors, observers, clock.clone(), rng.clone());
+    let fleet = Fleet::new(
+        store.clone(),
+        Some(plant.keys.worker()?),
+        contributors,
+        observers,
+        clock.clone(),
+        rng.clone(),
+    );
     let secrets = Secrets::new(
         store.clone(),
         Some(plant.keys.secrets_ring()?),

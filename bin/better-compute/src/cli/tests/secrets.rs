@@ -57,7 +57,8 @@ fn user_data_is_a_file_or_a_reference_and_is_not_said_again() {
     let file = person.home.path().join("user-data");
     std::fs::write(&file, VALUE).expect("it can be written");
     let path = file.display().to_string();
-    let create = ["instances", "create", "--pool", "vps", "--flavor", "small", "--image", "debian", "--user-data"];
+    let create =
+        ["instances", "create", "--pool", "vps", "--flavor", "small", "--image", "debian", "--user-data"];
     let outcome = person.run_words(&[&create[..], &[path.as_str()]].concat());
     assert_ne!(outcome.code, 0);
     assert!(!outcome.err.contains("hunter2"), "{}", outcome.err);

@@ -7,7 +7,7 @@ use wire::secret::Asked;
 
 use super::*;
 
-fn asked(n: u8) -> Asked {
+pub fn asked(n: u8) -> Asked {
     Asked {
         request_id: [n; 16],
         node_id: NODE,

@@ -36,6 +36,12 @@ fn inputs() -> impl Strategy<Value = Vec<Step>> {
             have_generation,
             reason: String::new(),
         }))),
+        2 => (0u8..4, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(n, odd)| {
+            // One in four is odd.
+            let body = if n == 0 { odd } else { super::secrets::asked(n).render() };
+            Step::Frame(In::SecretRequest(SecretRequest { body: body.into(), signature: None }))
+        }),
+        1 => (0u8..4, any::<Option<Vec<u8>>>()).prop_map(|(n, answer)| Step::Secret(n, answer)),
         4 => (0u8..6, 0u8..4, any::<bool>()).prop_map(|(generation, bound, none)| Step::Spec(generation, bound, none)),
         3 => (0u8..6, 0u128..4).prop_map(|(generation, replay)| Step::Open(generation, replay)),
         2 => (0usize..4, 0u128..4).prop_map(|(count, id)| Step::Updates(count, id)),
@@ -61,6 +67,7 @@ enum Step {
     Push(u8),
     Command(u128),
     Cancel(u128),
+    Secret(u8, Option<Vec<u8>>),
     Wait(u64),
     Drain,
 }
@@ -96,6 +103,7 @@ impl Step {
                 spec: (!none).then(|| spec(generation)),
                 binding: (bound > 0).then(|| binding(generation.wrapping_sub(bound - 1))),
             }),
+            Step::Secret(n, answer) => Input::Answer(Answer::Secret { request_id: vec![n; 16], answer }),
             Step::Push(generation) => Input::Spec(spec(generation)),
             Step::Command(n) => Input::Commands(vec![command(n)]),
             Step::Cancel(n) => Input::Cancel(command(n).command_id, "enough".to_owned()),

@@ -63,5 +63,6 @@ async fn a_question_that_is_refused_here_is_told_to_come_later_since_no_worker_s
     stream.send(In::SecretRequest(question(&machine, 1)));
     bench.store.next_request().await.answer(InboxAnswer::Refused("the signature does not verify".to_owned()));
     let answer = answered(&mut stream).await;
-    assert_eq!((answer.request_id.as_ref(), answer.body.is_empty(), answer.signature), (&[1; 16][..], true, None));
+    assert_eq!((&answer.request_id[..], answer.body.is_empty()), (&[1; 16][..], true));
+    assert_eq!(answer.signature, None);
 }

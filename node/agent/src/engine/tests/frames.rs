@@ -70,11 +70,9 @@ fn gateway_frame() -> impl Strategy<Value = Gateway> {
         proptest::collection::vec(text(), 0..5)
             .prop_map(|sections| Gateway::InventoryRequest(InventoryRequest { sections })),
         (text(), text()).prop_map(|(reason, message)| Gateway::Refusal(Refusal { reason, message })),
-        (bytes(), bytes(), bytes()).prop_map(|(request_id, body, value)| Gateway::SecretAnswer(SecretAnswer {
-            request_id,
-            body,
-            signature: Some(IntentSignature { value })
-        })),
+        (bytes(), bytes(), bytes()).prop_map(|(request_id, body, value)| Gateway::SecretAnswer(
+            SecretAnswer { request_id, body, signature: Some(IntentSignature { value }) }
+        )),
     ]
 }
 

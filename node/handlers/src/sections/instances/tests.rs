@@ -33,7 +33,11 @@ impl Host {
     fn process(&self) -> Process {
         let record = self.root.path().join("instances.json");
         let hypervisor: Arc<dyn Hypervisor> = self.hypervisor.clone();
-        Process { instances: Instances::new(Some(hypervisor), record), first_pass: true, desk: Desk::default() }
+        Process {
+            instances: Instances::new(Some(hypervisor), record),
+            first_pass: true,
+            desk: Desk::default(),
+        }
     }
 
     async fn held(&self) -> Vec<(u128, Power)> {
@@ -224,8 +228,11 @@ async fn nothing_is_absent_while_the_hypervisor_cannot_say_what_it_holds() {
 #[tokio::test]
 async fn a_host_without_a_hypervisor_fails_what_is_asked_of_it_and_confirms_no_deletion() {
     let host = Host::new();
-    let mut bare =
-        Process { instances: Instances::new(None, host.root.path().join("none.json")), first_pass: true, desk: Desk::default() };
+    let mut bare = Process {
+        instances: Instances::new(None, host.root.path().join("none.json")),
+        first_pass: true,
+        desk: Desk::default(),
+    };
     let report = bare.pass(1, &[running(1, 1), entry(2, DesiredInstance::Deleted, 1, 1)]).await;
     assert_eq!((report.state, told(&report)), (SectionState::Failed, vec!["1@1 error NoRuntime".into()]));
     let report = bare.pass(2, &[]).await;

@@ -32,7 +32,8 @@ impl Telling {
         desk: &Desk,
     ) -> Result<UserData, Trouble> {
         let wanted = wanted(id, entry)?;
-        if let Some((_, message)) = self.refused.get(&id).filter(|(revision, _)| *revision == entry.revision) {
+        if let Some((_, message)) = self.refused.get(&id).filter(|(revision, _)| *revision == entry.revision)
+        {
             return Err(refused(message));
         }
         match desk.take(&wanted) {
