@@ -163,7 +163,9 @@ async fn whoever_is_not_the_node_gets_no_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_agent_a_revoked_node_and_one_in_quarantine_are_told_nothing() {
     let asking = asking().await;
-    let site = asking.world.joined("site-1", TokenIs { role: "site", ..TokenIs::default() }).await;
+    let site = asking.world.joined("site-1", TokenIs::default()).await;
+    let id = site.node_id().uuid();
+    asking.world.run("UPDATE nodes SET role = 'site' WHERE node_id = $1", &[&id]).await;
     let asked = Asked { node_id: site.node_id(), ..asking.asked() };
     let request = asking.signed(&asked, &site, Purpose::SecretRequest);
     assert!(asking.ask(&request, &site.serial()).await.is_err());
@@ -200,7 +202,9 @@ async fn an_old_request_and_one_of_the_future_are_asked_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_deployment_only_observes_and_without_a_broker_nobody_is_answered() {
     let asking = asking().await;
-    asking.world.run("UPDATE deployment SET observe_only = true", &[]).await;
+    let observes =
+        "UPDATE deployment SET observe_only = true, observe_reason = 'a test', observe_since = compute_now()";
+    asking.world.run(observes, &[]).await;
     assert!(asking.own(&asking.asked()).await.is_err());
     asking.nobody_was_told();
     let world = world().await;

@@ -184,9 +184,10 @@ async fn a_host_of_before_is_given_no_instance_that_is_to_be_told_something() {
     let secrets =
         Secrets::new(cloud.db.store.clone(), Some(ring), clock, Arc::new(OsRng), Arc::new(OsEntropy));
     cloud.instances.set_keeper(Arc::new(secrets));
-    let made = cloud.call("instances.create", with(CONFIG)).await.ok();
-    assert_eq!(made["state"], "scheduling", "{made}");
+    let none = cloud.call("instances.create", with(CONFIG)).await;
+    assert_eq!(none.code(), "CAPACITY_UNAVAILABLE");
+    assert!(none.body.to_string().contains("does not advertise instance.user-data"), "{}", none.body);
     assert!(cloud.entries(host).await.is_empty());
-    cloud.change("delete", &made).await.ok();
     assert_eq!(cloud.count("secrets").await, 0);
+    cloud.call("instances.create", asked()).await.ok();
 }
