@@ -105,7 +105,7 @@ invariants! {
     /// A host that has what nobody placed there runs it for nobody; a row that says more than its host has is a promise.
     HostsHaveWhatRowsSay = 25, "a host has of instances what was placed there, and as the row says, within a bound";
     /// Two copies of one machine write to what both take for theirs.
-    RunsOnce = 26, "no instance runs on two hosts";
+    RunsOnce = 26, "no instance runs on two hosts, but on one that was declared dead and has not heard yet";
     /// An instance that hangs between two states is one that its tenant can do nothing with and pays for.
     InstancesSettle = 27, "an instance becomes what was asked of it, or says why not, within a bound";
     /// What is left of every thousandth instance fills a fleet in a year.

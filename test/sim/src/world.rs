@@ -25,6 +25,8 @@ pub struct NodeView {
     pub node_id: Option<NodeId>,
     /// Whether its daemon runs.
     pub up: bool,
+    /// By an operator, at some time: what it runs may have been placed elsewhere.
+    pub declared_dead: bool,
     pub boot_id: String,
     /// Another one after the journal was lost.
     pub journal_id: JournalId,

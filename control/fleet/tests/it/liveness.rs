@@ -1,6 +1,8 @@
 use model::GatewayId;
+use serde_json::json;
 
 use crate::machine::Machine;
+use crate::methods::Api;
 use crate::world::{World, id, world};
 
 /// A gateway with a lease that holds, and the machine's session on it.
@@ -181,4 +183,37 @@ async fn while_the_deployment_observes_silence_is_recorded_and_nobody_is_given_u
         .run("UPDATE deployment SET observe_only = false, observe_reason = NULL, observe_since = NULL", &[])
         .await;
     assert_eq!(looked(&world, &machine).await, "lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_node_is_dead_by_a_persons_word_until_it_is_heard_of() {
+    let world = world().await;
+    let api = Api::new(&world);
+    let machine = world.ready("gpu-1").await;
+    let request = json!({ "node": "gpu-1", "confirm": "gpu-1" });
+    session(&world, &machine).await;
+    close(&world).await;
+    world.pass(60);
+    assert_eq!(looked(&world, &machine).await, "unreachable");
+    assert_eq!(api.call("nodes.abandon", json!({ "node": "gpu-1" })).await.code(), "CONFIRMATION_REQUIRED");
+    assert_eq!(world.count("SELECT count(*) FROM nodes WHERE dead_at IS NOT NULL").await, 0);
+    for _ in 0..2 {
+        let dead = api.ok("nodes.abandon", request.clone()).await;
+        assert_eq!(dead["node"]["state"], "lost");
+        assert!(dead["node"]["declaredDeadSince"].is_string(), "{dead}");
+    }
+    assert_eq!(world.events("node.declared-dead").await, [json!({ "state": "unreachable", "by": "tester" })]);
+    assert_eq!(world.events("node.lost").await[0]["reason"], "it was declared dead");
+    assert_eq!(world.count("SELECT count(*) FROM nodes WHERE dead_by = 'tester'").await, 1);
+    assert_eq!(looked(&world, &machine).await, "lost", "no pool's policy is needed, and none takes it back");
+
+    // It speaks, and nobody may call it dead although it is not counted as back yet.
+    session(&world, &machine).await;
+    heartbeat(&world).await;
+    assert_eq!(api.call("nodes.abandon", request.clone()).await.code(), "INVALID_STATE");
+    heartbeat(&world).await;
+    assert_eq!(looked(&world, &machine).await, "ready");
+    let back = api.ok("nodes.get", json!({ "node": "gpu-1" })).await;
+    assert!(back.get("declaredDeadSince").is_none(), "{back}");
+    assert_eq!(api.call("nodes.abandon", request).await.code(), "INVALID_STATE");
 }

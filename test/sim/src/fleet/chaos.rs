@@ -82,6 +82,8 @@ pub enum Fault {
     HypervisorDown(usize),
     /// The daemon of a host dies in the middle of a pass, after so many changes of instances.
     HypervisorCut(usize, u32),
+    /// An operator declares a machine dead, whether it is or not.
+    DeclaredDead(usize),
 }
 
 /// What a fault is put on.
@@ -108,6 +110,7 @@ impl Fault {
             | Fault::NodeClock(node, _)
             | Fault::NodeUpgrade(node)
             | Fault::HypervisorDown(node)
+            | Fault::DeclaredDead(node)
             | Fault::HypervisorCut(node, _) => Some((On::Node, node)),
             Fault::GatewayKill(gateway)
             | Fault::GatewayPause(gateway)
@@ -149,6 +152,7 @@ impl Fault {
             Fault::DatabaseBackup => "database-backup",
             Fault::HypervisorDown(_) => "hypervisor-down",
             Fault::HypervisorCut(..) => "hypervisor-cut",
+            Fault::DeclaredDead(_) => "declared-dead",
         }
     }
 }
@@ -255,7 +259,7 @@ const fn lasts(fault: &Fault) -> (u64, u64) {
         Fault::NodeClock(..) => (60, 900),
         Fault::GatewayKill(_) | Fault::ControlKill(_) | Fault::ControlUpgrade(_) => (1, 40),
         Fault::GatewayUpgrade(_) => (6, 12),
-        Fault::DatabaseBackup => (1, 2),
+        Fault::DatabaseBackup | Fault::DeclaredDead(_) => (1, 2),
         Fault::GatewayPause(_) | Fault::ControlPause(_) => (3, 60),
         Fault::ControlTrap(..) | Fault::GatewayTrap(..) => (1, 40),
         Fault::DatabaseDown | Fault::DatabasePower => (1, 30),
@@ -295,6 +299,7 @@ impl fmt::Display for Planned {
             | Fault::GatewayUpgrade(which)
             | Fault::ControlUpgrade(which)
             | Fault::SitePower(which)
+            | Fault::DeclaredDead(which)
             | Fault::HypervisorDown(which) => write!(f, "{} {which}", self.fault.name()),
         }
     }
@@ -337,6 +342,7 @@ impl FromStr for Planned {
                 "worker-upgrade" => Fault::ControlUpgrade(index(0)?),
                 "database-backup" => Fault::DatabaseBackup,
                 "hypervisor-down" => Fault::HypervisorDown(index(0)?),
+                "declared-dead" => Fault::DeclaredDead(index(0)?),
                 "hypervisor-cut" => Fault::HypervisorCut(index(0)?, passed()?),
                 _ => return Err(wrong()),
             },

@@ -72,6 +72,8 @@ pub struct SimNode {
     pub destroyed: Vec<DestroyedView>,
     /// Nothing gets in or out.
     pub partitioned: bool,
+    /// By an operator, at some time.
+    pub declared_dead: bool,
     pub slow: bool,
     pub asks: Vec<Ask>,
     due: Option<i64>,
@@ -129,6 +131,7 @@ impl SimNode {
             domains: BTreeMap::new(),
             destroyed: Vec::new(),
             partitioned: false,
+            declared_dead: false,
             slow: false,
             asks: Vec::new(),
             due: None,

@@ -33,6 +33,7 @@ scenarios! {
     "database-power",
     "gateway-kill",
     "instances",
+    "lost-hosts",
     "no-pokes",
     "restores",
     "rolling-upgrade",

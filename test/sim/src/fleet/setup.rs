@@ -163,6 +163,8 @@ impl Setup<'_> {
             "network": { "subnet": "10.0.0.0/24", "gateway": "10.0.0.1" },
             "hostReserve": { "vcpu": HOST_KEEPS_CPUS },
             "placement": "spread",
+            "lostAfterMinutes": 5,
+            "recreateOnHostLoss": true,
         });
         self.call("pools.create", json!({ "name": HOSTS, "class": "vps-host", "policy": policy })).await?;
         for (name, vcpu, memory, disk) in FLAVORS {

@@ -72,6 +72,17 @@ impl Clients {
         self.send(core, process, pipeline, "system.confirmRestore", body, Keep::Nothing);
     }
 
+    pub fn declare_dead(
+        self: &Arc<Self>,
+        core: &Core,
+        process: ProcessId,
+        pipeline: &Arc<Pipeline>,
+        node: &str,
+    ) {
+        let body = json!({ "node": node, "confirm": node });
+        self.send(core, process, pipeline, "nodes.abandon", body, Keep::Nothing);
+    }
+
     /// Takes every node into its pool, as an operator does with machines that came without one.
     pub fn adopt(
         self: &Arc<Self>,

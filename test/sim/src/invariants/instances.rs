@@ -1,6 +1,6 @@
 //! Instances: their rows by themselves, and what hosts have beside the rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::{InstanceId, NodeId, Timestamp};
@@ -61,6 +61,7 @@ const RULES: &[Rule] = &[
         "sim_instance_places",
         "SELECT format('%s is %s and has %s places', i.instance_id, i.state, count(a.allocation_id)) AS what
          FROM instances i LEFT JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL
+           AND a.left_at IS NULL
          GROUP BY i.instance_id
          HAVING count(a.allocation_id) <> CASE WHEN i.state IN ('pending', 'scheduling', 'deleted') THEN 0 ELSE 1 END ORDER BY 1",
     ),
@@ -71,6 +72,7 @@ const RULES: &[Rule] = &[
         "SELECT format('%s: %s and %s are booked for %s and %s MiB', i.instance_id, h.cpu_millis, h.memory_bytes, i.vcpu,
                   i.memory_mib) AS what
          FROM instances i JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL
+           AND a.left_at IS NULL
          JOIN host_bookings h ON h.allocation_id = a.allocation_id
          WHERE h.cpu_millis <> i.vcpu * 1000
             OR h.memory_bytes <> i.memory_mib * 1048576 + i.memory_mib * 1048576 / 32 + 268435456
@@ -85,16 +87,18 @@ pub(super) async fn rows(store: &Store) -> Result<Vec<Violation>, StoreError> {
 /// What must be true of hosts whatever the rows say.
 pub(super) fn by_themselves(world: &World<'_>, restored: bool) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut running: BTreeMap<InstanceId, usize> = BTreeMap::new();
+    let mut running: BTreeMap<InstanceId, &NodeView> = BTreeMap::new();
     let mut owners: BTreeMap<(&str, &str), InstanceId> = BTreeMap::new();
     for (node, domain) in all(world.nodes) {
         let id = domain.instance_id;
-        if let Some(other) = running.insert(id, node.index).filter(|_| domain.running) {
-            let what = format!("{id} runs on machines {other} and {}", node.index);
+        if domain.running
+            && let Some(other) = running.insert(id, node)
+            // Whoever declared it dead answers for it until the host has heard.
+            && !other.declared_dead
+            && !node.declared_dead
+        {
+            let what = format!("{id} runs on machines {} and {}", other.index, node.index);
             found.push(Violation::new(Invariant::RunsOnce, what));
-        }
-        if !domain.running {
-            running.remove(&id);
         }
         // What an older database does not know is kept, and the database gives its address to others.
         if restored {
@@ -134,7 +138,12 @@ const PLACED: Sql = sql(
      FROM instance_allocations a JOIN instances i USING (instance_id) JOIN nodes n USING (node_id)
      LEFT JOIN node_sessions s USING (node_id) LEFT JOIN ip_leases l ON l.allocation_id = a.allocation_id
      CROSS JOIN deployment d
-     WHERE a.ended_at IS NULL ORDER BY 1",
+     WHERE a.ended_at IS NULL AND a.left_at IS NULL ORDER BY 1",
+);
+/// What instances left on hosts, which are to delete it.
+const LEFT_BEHIND: Sql = sql(
+    "sim_left_behind",
+    "SELECT instance_id, node_id FROM instance_allocations WHERE ended_at IS NULL AND left_at IS NOT NULL ORDER BY 1, 2",
 );
 
 /// Since when each instance is otherwise than its row says, by its revision.
@@ -149,10 +158,20 @@ impl Hosts {
         let rows = world.store.read(&PLACED, &[]).await?;
         let placed: BTreeMap<InstanceId, &Row> =
             rows.iter().map(|row| (row.id("instance_id"), row)).collect();
+        let left: BTreeSet<(InstanceId, Option<NodeId>)> = world
+            .store
+            .read(&LEFT_BEHIND, &[])
+            .await?
+            .iter()
+            .map(|row| (row.id("instance_id"), Some(row.id("node_id"))))
+            .collect();
         let mut found = Vec::new();
         let mut wrong = |what: String| found.push(Violation::new(Invariant::HostsHaveWhatRowsSay, what));
         for (node, domain) in all(world.nodes) {
             let id = domain.instance_id;
+            if left.contains(&(id, node.node_id)) {
+                continue;
+            }
             match placed.get(&id) {
                 None => wrong(format!("machine {} has {id}, and no row places it anywhere", node.index)),
                 Some(row) if node.node_id != Some(row.id::<NodeId>("node_id")) => {

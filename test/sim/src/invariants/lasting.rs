@@ -83,9 +83,22 @@ const LASTS: &[Lasts] = &[
             "sim_instance_hangs",
             "SELECT format('%s %s', i.instance_id, i.revision) AS key,
                format('%s is %s on node %s, which is there and says nothing of it', i.instance_id, i.state, a.node_id) AS what
-             FROM instances i JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL
+             FROM instances i JOIN instance_allocations a ON a.instance_id = i.instance_id AND a.ended_at IS NULL AND a.left_at IS NULL
              JOIN nodes n USING (node_id) JOIN node_sessions s USING (node_id) CROSS JOIN deployment d
              WHERE i.state IN ('provisioning', 'starting', 'stopping', 'deleting') AND i.said_reason = '' AND n.state = 'ready'
+               AND n.quarantined_at IS NULL AND s.closed_at IS NULL AND NOT d.observe_only
+               AND s.last_heartbeat_at > compute_now() - interval '30 seconds' ORDER BY 1",
+        ),
+    },
+    Lasts {
+        invariant: Invariant::HostsHaveWhatRowsSay,
+        bound: minutes(5),
+        statement: sql(
+            "sim_left_behind_stays",
+            "SELECT a.allocation_id::text AS key,
+               format('%s was left on node %s, which is there and has not deleted it', a.instance_id, a.node_id) AS what
+             FROM instance_allocations a JOIN nodes n USING (node_id) JOIN node_sessions s USING (node_id) CROSS JOIN deployment d
+             WHERE a.ended_at IS NULL AND a.left_at IS NOT NULL AND n.state = 'ready'
                AND n.quarantined_at IS NULL AND s.closed_at IS NULL AND NOT d.observe_only
                AND s.last_heartbeat_at > compute_now() - interval '30 seconds' ORDER BY 1",
         ),

@@ -44,6 +44,7 @@ const RESERVATIONS: &str = "concurrency::reservations::reservations_under_eight_
 const DELIVERY: &str = "delivery::both_delivery_stores_answer_any_history_alike";
 const HAND_OVER: &str = "concurrency::reservations::a_pool_that_changes_hands_is_booked_once";
 const INSTANCES: &str = "fleet::instances_come_to_rest_on_hosts_that_much_happens_to";
+const LOST: &str = "fleet::hosts_that_are_lost_come_back_or_are_dead_and_nothing_runs_twice";
 const RESTORED: &str = "fleet::a_restored_database_destroys_no_instance_that_it_does_not_know";
 const FLEET: &str = "fleet::a_fleet_in_which_much_fails_comes_to_rest_with_every_invariant_whole";
 
@@ -156,6 +157,18 @@ pub const MUTANTS: &[Mutant] = &[
         "a host destroys instances that no entry of its spec names",
         RESTORED,
         Invariant::DestroyedByIntent,
+    ),
+    mutant(
+        "instances.lost-is-fenced",
+        "what a host that is merely lost ran is made anew on another",
+        LOST,
+        Invariant::RunsOnce,
+    ),
+    mutant(
+        "instances.nothing-is-left-behind",
+        "a host that was declared dead is not told to delete what was placed elsewhere",
+        LOST,
+        Invariant::HostsHaveWhatRowsSay,
     ),
     another(
         "store.complete-ignores-claim",

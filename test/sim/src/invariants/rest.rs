@@ -50,6 +50,12 @@ const RULES: &[Rule] = &[
     ),
     rule(
         Invariant::LoopsRest,
+        "sim_rest_left_behind",
+        "SELECT format('%s left %s, and %s has it yet', instance_id, allocation_id, node_id) AS what FROM instance_allocations
+         WHERE ended_at IS NULL AND left_at IS NOT NULL ORDER BY 1",
+    ),
+    rule(
+        Invariant::LoopsRest,
         "sim_rest_generations",
         "SELECT format('%s is at %s of %s', n.node_id, coalesce(s.observed_generation, 0), n.generation) AS what
          FROM nodes n LEFT JOIN node_status s USING (node_id)
@@ -79,7 +85,8 @@ const UNENDED: Sql = sql(
 
 const PLACED: Sql = sql(
     "sim_placed_instances",
-    "SELECT a.node_id, i.instance_id, i.desired, i.revision FROM instance_allocations a JOIN instances i USING (instance_id)
+    "SELECT a.node_id, i.instance_id, CASE WHEN a.left_at IS NULL THEN i.desired ELSE 'deleted' END AS desired,
+       coalesce(a.left_revision, i.revision) AS revision FROM instance_allocations a JOIN instances i USING (instance_id)
      WHERE a.ended_at IS NULL ORDER BY 1, 2",
 );
 

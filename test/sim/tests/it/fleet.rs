@@ -51,10 +51,12 @@ async fn ends_as_it_says(is_chosen: impl Fn(&str) -> bool) {
 const RESTORES: &str = "restores";
 /// In a test of its own, with its own machines.
 const INSTANCES: &str = "instances";
+/// The same, with hosts that are gone for long.
+const LOST: &str = "lost-hosts";
 
 #[tokio::test]
 async fn every_named_scenario_ends_as_it_says() {
-    ends_as_it_says(|name| name != RESTORES && name != INSTANCES).await;
+    ends_as_it_says(|name| name != RESTORES && name != INSTANCES && name != LOST).await;
 }
 
 #[tokio::test]
@@ -94,6 +96,16 @@ async fn the_same_instances_twice_end_the_same() {
     lived_and_ended(&first, 40);
     let second = outcome(&some).await;
     assert!(first.same_as(&second), "one seed, two ends:\n{first}\n{second}");
+}
+
+#[tokio::test]
+async fn hosts_that_are_lost_come_back_or_are_dead_and_nothing_runs_twice() {
+    crate::mutants::choose();
+    let config = named(LOST).and_then(|config| config.checked().map_err(anyhow::Error::msg));
+    let outcome = outcome(&config.expect("a scenario")).await;
+    let answers = outcome.answers.get("nodes.abandon ok");
+    assert_eq!(answers, Some(&2), "both were declared dead: {outcome}");
+    assert_eq!(outcome.instances.keys().collect::<Vec<_>>(), ["deleted"], "{outcome}");
 }
 
 /// Where mutants are looked for, by the seeds of the environment.

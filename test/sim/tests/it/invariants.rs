@@ -123,6 +123,12 @@ const CASES: &[Case] = &[
         &["instance_allocations"],
         "UPDATE instance_allocations SET node_id = (SELECT node_id FROM nodes WHERE name = 'node-1')",
     ),
+    case(
+        Invariant::HostsHaveWhatRowsSay,
+        &["instance_allocations", "node_sessions"],
+        "UPDATE instance_allocations SET left_at = compute_now(), left_revision = 9;
+         UPDATE node_sessions SET last_heartbeat_at = compute_now() + interval '1 day'",
+    ),
     case(Invariant::HostsHaveWhatRowsSay, &["ip_leases"], "UPDATE ip_leases SET address = address + 7"),
     case(Invariant::InstancesSettle, &["instances"], "UPDATE instances SET state = 'scheduling'"),
     case(

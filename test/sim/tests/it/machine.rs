@@ -60,6 +60,7 @@ impl Machine {
 
     pub fn view(&self) -> NodeView {
         NodeView {
+            declared_dead: false,
             index: self.index,
             node_id: Some(self.node_id),
             up: true,

@@ -91,6 +91,7 @@ impl SimNode {
             index: self.index,
             node_id: self.node_id(),
             up: self.is_up(),
+            declared_dead: self.declared_dead,
             boot_id: at_once("read the boot id", hw::Hardware::boot_id(&*self.hardware)).unwrap_or_default(),
             journal_id: self.journal.id(),
             marks: marks.max(self.identity.as_ref().map_or_else(Marks::default, |own| own.marks)),

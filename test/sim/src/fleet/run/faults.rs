@@ -81,6 +81,7 @@ impl Run<'_> {
                 }
             }
             Fault::NodeSlow(node) => self.set_slow(node, true),
+            Fault::DeclaredDead(node) => self.declare_dead(node),
             Fault::HypervisorDown(node) => self.nodes[node].set_hypervisor_down(true),
             Fault::HypervisorCut(node, after) => self.nodes[node].cut_short(Some(after)),
             Fault::NodeClock(node, off_ms) => self.nodes[node].clock.set_skew(off_ms * 1000),
@@ -151,7 +152,10 @@ impl Run<'_> {
             // Who was killed is started by whoever saw it die.
             Fault::GatewayUpgrade(gateway) => self.core.kill(self.gateways[gateway].process),
             Fault::GatewayKill(_) | Fault::ControlKill(_) | Fault::ControlUpgrade(_) => {}
-            Fault::ControlTrap(..) | Fault::GatewayTrap(..) | Fault::DatabaseBackup => {}
+            Fault::ControlTrap(..)
+            | Fault::GatewayTrap(..)
+            | Fault::DatabaseBackup
+            | Fault::DeclaredDead(_) => {}
         }
         Ok(())
     }
@@ -188,6 +192,14 @@ impl Run<'_> {
             self.core.post(Duration::from_secs(20), again);
         }
         Ok(())
+    }
+
+    /// From now on what runs there may run elsewhere too, until it has heard that it is not to.
+    fn declare_dead(&mut self, node: usize) {
+        self.nodes[node].declared_dead = true;
+        if let Some((process, pipeline)) = self.serving() {
+            self.clients.declare_dead(&self.core, process, &pipeline, &self.nodes[node].hostname);
+        }
     }
 
     fn let_start(&mut self, node: usize, after: Duration) {
