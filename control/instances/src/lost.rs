@@ -37,6 +37,8 @@ const INSTANCE_END: Op = Op::new("instance_end_lost");
 
 /// How often one that is lost is looked at.
 pub(crate) const LOST_AGAIN: Duration = Duration::from_secs(60);
+/// A host that was heard of so lately is not silent.
+const SPEAKS: Duration = Duration::from_secs(30);
 const GIVEN_UP: &str = "its host was given up";
 
 /// Why an instance is made anew elsewhere.
@@ -137,6 +139,11 @@ impl Instances {
             | InstanceState::Error
                 if host.is_lost() =>
             {
+                // It is on its way back, and said how the instance is.
+                let heard = placed.last_heartbeat_at.is_some_and(|at| stored.now.since(at) < SPEAKS);
+                if heard && !host.declared_dead {
+                    return Ok(Some(LOST_AGAIN));
+                }
                 self.becomes_lost(stored, host.id).await?;
                 Ok(Some(Duration::ZERO))
             }

@@ -64,6 +64,8 @@ async fn a_policy_may_bound_what_is_made_and_a_refusal_leaves_nothing() {
         ("instances.create", asked()),
         ("instances.get", json!({ "id": made["id"] })),
         ("instances.delete", json!({ "id": made["id"] })),
+        ("instances.recover", json!({ "id": made["id"] })),
+        ("instances.forceRelease", json!({ "id": made["id"] })),
     ] {
         let code = call(&denied, method, request).await.code().to_owned();
         assert!(["NOT_FOUND", "ACCESS_DENIED"].contains(&code.as_str()), "{method}: {code}");

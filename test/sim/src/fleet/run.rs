@@ -363,7 +363,7 @@ impl Run<'_> {
     }
 
     /// One of those that take calls, by the seed.
-    pub(super) fn serving(&self) -> Option<(ProcessId, Arc<Pipeline>)> {
+    fn serving(&self) -> Option<(ProcessId, Arc<Pipeline>)> {
         let serving: Vec<(ProcessId, Arc<Pipeline>)> = self
             .controls
             .iter()
