@@ -136,13 +136,13 @@ impl Instances {
             // What the host has is named in its spec as to be deleted, whatever becomes of the record.
             Fence::Reports if deleting && is_stuck => self.end_on(tx, &held, &host, RELEASED).await,
             Fence::DeclaredDead => self.recreate_in(tx, &held, &host, Why::Asked(by)).await,
-            Fence::Open => Err(not_fenced(&held.state, &host)),
-            Fence::Reports => Err(reports(&held.state, &host, id)),
+            Fence::Open => Err(not_fenced(held.state, &host)),
+            Fence::Reports => Err(reports(held.state, &host, id)),
         }
     }
 }
 
-fn not_fenced(state: &InstanceState, host: &Host) -> Fault {
+fn not_fenced(state: InstanceState, host: &Host) -> Fault {
     let (name, is) = (&host.name, host.state.name());
     let why = format!(
         "host {name} is {is} and may run the instance: nobody may take its place before the host is fenced. If nothing runs \
@@ -155,16 +155,16 @@ fn not_fenced(state: &InstanceState, host: &Host) -> Fault {
         .into()
 }
 
-fn reports(state: &InstanceState, host: &Host, id: InstanceId) -> Fault {
+fn reports(state: InstanceState, host: &Host, id: InstanceId) -> Fault {
     let name = &host.name;
-    let why = match state {
-        InstanceState::Deleting => format!(
+    let why = match state == InstanceState::Deleting {
+        true => format!(
             "host {name} reports, and is deleting the instance: it can be taken off by force when that takes too long"
         ),
-        _ => format!(
+        false => format!(
             "host {name} reports, and has the instance: better-compute instances recover {id} asks it once more, \
              better-compute instances delete {id} ends it"
         ),
     };
-    refused(*state, why)
+    refused(state, why)
 }
