@@ -96,6 +96,7 @@ impl Real {
             boot_id: "boot".into(),
             first_pass: true,
             cancel: CancellationToken::new(),
+            secrets: Default::default(),
         };
         self.access.converge(&spec, &context).await
     }
