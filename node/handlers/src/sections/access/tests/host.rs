@@ -168,10 +168,12 @@ async fn inside() {
     assert!(log_in(&second, PORT), "one that is not revoked\n{}", host.log());
     assert_eq!(reloads(), 1);
 
-    // A change that sshd's whole configuration does not survive is taken back, and whoever gets in still does.
-    let kept = std::fs::read(DROP_IN).unwrap();
+    // A change that sshd's whole configuration does not survive is taken back, and whoever gets in still does. What was there is
+    // of a daemon that wrote it otherwise.
+    let kept = [b"# of before\n", &std::fs::read(DROP_IN).unwrap()[..]].concat();
+    std::fs::write(DROP_IN, &kept).unwrap();
     std::fs::write("/etc/ssh/sshd_config", format!("{MAIN}NoSuchOption yes\n")).unwrap();
-    let report = host.pass(AccessSection::default()).await;
+    let report = host.pass(of_root(vec![serial])).await;
     assert_eq!(
         (report.state, report.reason.as_str()),
         (SectionState::Progressing, "SshdConfig"),
@@ -181,14 +183,19 @@ async fn inside() {
     assert!(log_in(&second, PORT), "{}", host.log());
     host.refused(&first, "a revoked certificate");
     assert_eq!(reloads(), 1);
+    // Who may no longer log in does not, whatever becomes of the rest.
+    let report = host.pass(AccessSection::default()).await;
+    assert_eq!(report.reason, "SshdConfig", "{report:?}");
+    assert_eq!(std::fs::read(DROP_IN).unwrap(), kept);
+    host.refused(&second, "a certificate of an account that is named no more");
 
     std::fs::write("/etc/ssh/sshd_config", MAIN).unwrap();
     host.converged(AccessSection::default()).await;
     assert_eq!(reloads(), 2);
-    host.until(&second, false, "a certificate is let in that nothing trusts any more");
     for file in [DROP_IN, "/etc/ssh/bc_ca.pub", "/etc/ssh/bc_krl", "/etc/ssh/bc_principals/root"] {
         assert!(!Path::new(file).exists(), "{file} is left");
     }
+    host.refused(&second, "a certificate that nothing trusts any more");
     // Where sshd refuses to begin with, there is nothing to put back.
     std::fs::write("/etc/ssh/sshd_config", format!("{MAIN}NoSuchOption yes\n")).unwrap();
     let report = host.pass(of_root(Vec::new())).await;
