@@ -73,6 +73,7 @@ fn keys(dir: &Path, lines: &mut Lines) {
                     &format!("deployment {}, worker key certified until {until}", keys.deployment_id),
                 );
             }
+            secrets(&folder, dir, lines);
         }
         Err(err) => {
             lines.fail("worker", &format!("{err:#}"), "a process with only the gateway role needs none")
@@ -85,6 +86,18 @@ fn keys(dir: &Path, lines: &mut Lines) {
         Err(err) => {
             lines.fail("gateway", &format!("{err:#}"), "a process without the gateway role needs none")
         }
+    }
+}
+
+/// Whoever holds worker keys holds the one by which secrets are kept.
+fn secrets(folder: &KeyFolder, dir: &Path, lines: &mut Lines) {
+    match folder.secrets_ring() {
+        Ok(Some(ring)) => lines.ok("secrets", &format!("kept by {}", ring.newest())),
+        Ok(None) => {
+            let fix = format!("better-compute pki add-secrets-key --dir {}", dir.display());
+            lines.fail("secrets", "there is no key to keep them by", &fix);
+        }
+        Err(err) => lines.fail("secrets", &format!("{err:#}"), "take worker/secrets.kek from its backup"),
     }
 }
 
