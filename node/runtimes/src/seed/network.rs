@@ -23,6 +23,9 @@ fn card(text: &mut String, at: usize, nic: &Nic) -> std::fmt::Result {
     let fixed = !nic.addresses.is_empty();
     writeln!(text, "  nic{at}:\n    match:\n      macaddress: \"{}\"", nic.mac)?;
     writeln!(text, "    dhcp4: {}\n    dhcp6: false", !fixed)?;
+    if fixed && !needs_router(nic) {
+        writeln!(text, "    accept-ra: false")?;
+    }
     if fixed {
         writeln!(text, "    addresses:")?;
     }
@@ -50,6 +53,12 @@ fn card(text: &mut String, at: usize, nic: &Nic) -> std::fmt::Result {
         writeln!(text, "        - \"{nameserver}\"")?;
     }
     Ok(())
+}
+
+/// Whether a router has yet to tell the card the way. Where none is to come, a guest that listens for one waits some ten seconds
+/// for it at each boot (systemd-networkd), and its host lets none but its own addresses through.
+fn needs_router(nic: &Nic) -> bool {
+    nic.addresses.iter().any(|cidr| cidr.address().is_ipv6()) && !nic.gateways.iter().any(IpAddr::is_ipv6)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ ethernets:
       macaddress: \"52:54:00:00:00:01\"
     dhcp4: false
     dhcp6: false
+    accept-ra: false
     addresses:
       - \"10.88.7.11/24\"
       - \"fd00::2/64\"
@@ -28,6 +29,19 @@ ethernets:
         - \"10.88.7.1\"
 ";
     assert_eq!(config(&[nic]).as_deref(), Some(expected));
+}
+
+#[test]
+fn only_a_card_that_lacks_a_way_listens_for_routers() {
+    let mut nic = sample(1).nics[0].clone();
+    let listens = |nic: &Nic| {
+        !config(std::slice::from_ref(nic)).expect("it is told something").contains("accept-ra: false")
+    };
+    assert!(!listens(&nic));
+    nic.addresses.push("fd00::2/64".parse().expect("an address"));
+    assert!(listens(&nic));
+    nic.gateways.push("fe80::1".parse().expect("an address"));
+    assert!(!listens(&nic));
 }
 
 #[test]
