@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use crate::Debian;
 
-const PACKAGES: &str = "systemd-sysv,udev,dbus,iproute2,kmod,cloud-init,systemd-resolved,openssh-server,\
+/// With what Debian's own cloud images configure their network by.
+const PACKAGES: &str = "systemd-sysv,udev,dbus,iproute2,kmod,cloud-init,netplan.io,systemd-resolved,openssh-server,\
                         cloud-guest-utils,fdisk,e2fsprogs";
 const SCRIPT: &str = include_str!("cloud.sh");
 const RAMDISK: &str = include_str!("cloud-ramdisk.sh");

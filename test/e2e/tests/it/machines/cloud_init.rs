@@ -12,7 +12,7 @@ const LOOK: &str = "cloud-init status --wait --long; echo \"own hostname: $(host
     echo \"own user: $(id -un)\"; echo \"own id: $(cat /var/lib/cloud/data/instance-id)\"; \
     echo \"own address: $(ip -o -4 address show scope global)\"; echo \"own route: $(ip -4 route show default)\"; \
     echo \"own nameservers: $(resolvectl dns)\"; echo \"own keys: $(wc -l <.ssh/authorized_keys)\"; \
-    echo \"own source: $(cat /run/cloud-init/result.json)\"; \
+    echo \"own routers: $(grep -h accept-ra /etc/netplan/*.yaml)\"; echo \"own source: $(cat /run/cloud-init/result.json)\"; \
     echo \"own MiB: $(df --output=size --block-size=1M / | tail -n 1)\"; \
     echo \"own units: $(systemctl list-units --failed --plain --no-legend)\"; \
     echo \"own complaints: $(grep -E 'WARNING|ERROR|CRITICAL|Traceback' /var/log/cloud-init.log)\"; \
@@ -61,6 +61,7 @@ async fn a_debian_takes_its_seed_whole_by_its_own_cloud_init() -> anyhow::Result
     ensure!(own("address")?.contains(" 10.88.0.2/24 "), "{said}");
     ensure!(own("route")?.starts_with("default via 10.88.0.1 "), "{said}");
     ensure!(own("nameservers")?.ends_with(NAMESERVER) || said.contains(&format!(": {NAMESERVER}")), "{said}");
+    ensure!(own("routers")? == "accept-ra: false", "it waits for routers:\n{said}");
     // Its root file system fills the disk that its flavor has, and not the image's.
     ensure!(own("MiB")?.parse::<u32>()? > 2500, "{said}");
 
