@@ -12,8 +12,8 @@ const GROW: [&str; 3] = ["journal", "log", "identity.json"];
 /// Made with a host's first instance, and kept: folders, of which the contents are looked at, and a list in which nothing is.
 const KEPT_FOLDERS: [&str; 2] = ["libvirt/images", "libvirt/instances"];
 const KEPT_LIST: (&str, &[u8]) = ("instances.json", b"{}");
-/// Written anew before each use.
-const SCRATCH: &str = "firewall/links.ip";
+/// Written anew before each use; of a write that was cut short the next one takes what it left.
+const SCRATCH: [&str; 2] = ["firewall/links.ip", "firewall/.links.ip.new"];
 /// How lines of sockets begin.
 pub const A_SOCKET: &str = "open by the daemon: socket";
 /// The database of `dev`, to which connections are made as they are needed.
@@ -31,7 +31,7 @@ pub fn lines(dir: &Path, lines: &mut Lines) -> anyhow::Result<()> {
             let size = if found.is_file() && !grows { found.len().to_string() } else { String::new() };
             let is_kept_list =
                 shown == KEPT_LIST.0 && std::fs::read(&path).is_ok_and(|list| list == KEPT_LIST.1);
-            let is_own = shown == SCRATCH || KEPT_FOLDERS.contains(&shown.as_str());
+            let is_own = SCRATCH.contains(&shown.as_str()) || KEPT_FOLDERS.contains(&shown.as_str());
             if !is_own && !is_kept_list {
                 lines.add(format!("file {shown} {:o} {} {size}", found.mode(), found.uid()));
             }
