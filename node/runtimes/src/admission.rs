@@ -135,8 +135,10 @@ pub const KEPT_BYTES_MIN: u64 = 2 << 30;
 const KEPT_SHARE: u64 = 20;
 
 impl Space {
+    /// Where 0 is to be kept nothing is.
     pub fn left(self, kept_bytes_min: u64) -> u64 {
-        self.free_bytes.saturating_sub((self.total_bytes / KEPT_SHARE).max(kept_bytes_min))
+        let kept = if kept_bytes_min == 0 { 0 } else { (self.total_bytes / KEPT_SHARE).max(kept_bytes_min) };
+        self.free_bytes.saturating_sub(kept)
     }
 }
 

@@ -145,7 +145,8 @@ impl Images {
         self
     }
 
-    fn keeping_free(
+    /// With so much of the disk kept free at least; with 0 none of it is.
+    pub fn keeping_free(
         kept_free_min: u64,
         dir: PathBuf,
         source: Arc<dyn ImageSource>,

@@ -30,6 +30,8 @@ struct Host {
     hosted: Hosted,
     runtime: Arc<FakeRuntime>,
     memory: Arc<AtomicU64>,
+    /// Of the disk, to others.
+    promised: Arc<AtomicU64>,
     arrived: tokio::sync::watch::Receiver<u32>,
     kernel: Arc<FakeKernel>,
 }
@@ -42,13 +44,18 @@ fn host() -> Host {
     let dir = tempfile::tempdir().unwrap();
     let clock = Arc::new(SystemClock::new());
     let (tell, arrived) = tokio::sync::watch::channel(0);
-    let images = Images::new(
+    // However full the disk is that the tests run on.
+    let images = Images::keeping_free(
+        0,
         dir.path().join("images"),
         Arc::new(Shelf(content())),
         clock.clone(),
         Supervisor::new(),
         Arc::new(move || tell.send_modify(|count| *count += 1)),
     );
+    let promised = Arc::new(AtomicU64::new(0));
+    let others = promised.clone();
+    let images = images.beside(Box::new(move || others.load(Ordering::Relaxed)));
     let runtime = Arc::new(FakeRuntime::new("libvirt-kvm", clock, Duration::from_secs(1)));
     let memory = Arc::new(AtomicU64::new(16 << 30));
     let total = memory.clone();
@@ -59,7 +66,7 @@ fn host() -> Host {
     let kernel = Arc::new(FakeKernel::default());
     let firewall = Arc::new(Firewall::new(kernel.clone(), Arc::new(SystemClock::new())));
     let hosted = Hosted::new(runtime.clone(), images, firewall, None, memory_of, None);
-    Host { dir, hosted, runtime, memory, arrived, kernel }
+    Host { dir, hosted, runtime, memory, promised, arrived, kernel }
 }
 
 fn entry(number: u128) -> InstanceSpec {
@@ -200,6 +207,22 @@ async fn a_start_that_the_host_has_no_memory_for_waits() {
     let told = host.hosted.start(id(2), 7 << 30).await.unwrap_err();
     assert_eq!(told.reason, "ResourcesExhausted", "holds have the rest");
     host.hosted.start(id(2), 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_that_finds_no_room_is_told_of_the_instance_that_wants_it_and_of_no_other() {
+    let mut host = host();
+    host.define(&entry(1)).await.unwrap();
+    host.promised.store(u64::MAX, Ordering::Relaxed);
+    let mut other = entry(2);
+    other.image.as_mut().unwrap().format = WireFormat::Qcow2.into();
+    let told = host.define(&other).await.unwrap_err();
+    assert_eq!((told.reason, told.retryable), ("ResourcesExhausted", true));
+    assert!(told.message.starts_with("ResourcesExhausted: fetch the image: "), "{}", told.message);
+    host.define(&entry(3)).await.expect("its image is here");
+    for number in [1, 3] {
+        host.hosted.start(id(number), 0).await.unwrap();
+    }
 }
 
 #[tokio::test]
