@@ -36,9 +36,13 @@ fn wanted(name: &str, content: &[u8]) -> Value {
 
 impl Gallery {
     async fn new() -> Self {
+        Self::keeping_free(0).await
+    }
+
+    async fn keeping_free(bytes: u64) -> Self {
         let cloud = Cloud::empty().await;
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(ImageFolder::keeping_free(dir.path(), 0));
+        let store = Arc::new(ImageFolder::keeping_free(dir.path(), bytes));
         let module = instances::module(&cloud.instances, Some(store.clone()));
         Self { cloud, module, store, _dir: dir }
     }
@@ -51,7 +55,19 @@ impl Gallery {
 
     /// The code of what it answers, or `ok` with how many bytes there are.
     async fn put(&self, image: &Value, offset: u64, content: &[u8]) -> (String, u64) {
-        let pieces: Vec<_> = content.chunks(1000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        self.put_until(image, offset, content, None).await
+    }
+
+    /// A line that breaks behind the content.
+    async fn put_until(
+        &self,
+        image: &Value,
+        offset: u64,
+        content: &[u8],
+        breaks: Option<std::io::ErrorKind>,
+    ) -> (String, u64) {
+        let pieces = content.chunks(1000).map(|piece| Ok(Bytes::copy_from_slice(piece)));
+        let pieces: Vec<_> = pieces.chain(breaks.map(|kind| Err(kind.into()))).collect();
         let principal = testing::principal(self.cloud.user, self.cloud.tenant);
         let call = testing::call("images.import", principal, allow_all());
         let id = image["id"].as_str().unwrap();
@@ -325,6 +341,29 @@ async fn an_image_whose_bytes_stop_coming_is_given_up() {
     later().await;
     assert_eq!(gallery.look(&anew).await, None);
     assert_eq!(gallery.state(&anew).await, "ready");
+}
+
+#[tokio::test]
+async fn a_line_that_stalls_or_breaks_is_gone_on_with() {
+    let gallery = Gallery::new().await;
+    let content = vec![5u8; 5000];
+    let image = gallery.import(gallery.cloud.tenant, "slow", &content).await;
+    let stalls = gallery.put_until(&image, 0, &content[..2000], Some(std::io::ErrorKind::TimedOut)).await;
+    assert_eq!(stalls.0, "UNAVAILABLE", "the same call may succeed later");
+    let breaks = std::io::ErrorKind::ConnectionReset;
+    let broken = gallery.put_until(&image, 2000, &content[2000..3000], Some(breaks)).await;
+    assert_eq!(broken.0, "INVALID_INPUT");
+    assert_eq!(gallery.put(&image, 2000, &content[2000..]).await.0, "CONFLICT", "it is further than that");
+    assert_eq!(gallery.put(&image, 3000, &content[3000..]).await, ("ok".to_owned(), 5000));
+    assert_eq!(gallery.state(&image).await, "ready");
+}
+
+#[tokio::test]
+async fn a_store_without_room_says_so_and_takes_nothing() {
+    let gallery = Gallery::keeping_free(u64::MAX).await;
+    let image = gallery.import(gallery.cloud.tenant, "large", b"large").await;
+    assert_eq!(gallery.put(&image, 0, b"large").await.0, "CAPACITY_UNAVAILABLE");
+    assert_eq!(gallery.state(&image).await, "awaited");
 }
 
 #[tokio::test]
