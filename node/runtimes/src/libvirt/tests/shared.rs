@@ -53,7 +53,7 @@ async fn fifty_instances_of_an_image_cost_one_download_and_one_base() {
         source.clone(),
         Arc::new(SystemClock::new()),
         Supervisor::new(),
-        Arc::new(move || tell.send_replace(())),
+        Arc::new(move || tell.send_modify(|()| {})),
     );
 
     // All of them before it is there, as the first pass over their entries does.
