@@ -109,7 +109,7 @@ impl Broker {
                 audit::write_system(tx, id, tenant_id, action, &resource, about(ask)).await?;
             }
             (SecretOutcome::Refused { reason, .. }, _) => {
-                self.tell(tx, ask.node_id, Some(ask), *reason).await?;
+                self.tell(tx, ask.node_id, Some(ask), reason).await?;
             }
             (SecretOutcome::Sealed(_) | SecretOutcome::Later { .. }, _) => {}
         }

@@ -269,7 +269,7 @@ const ISSUE_ACTION: &str = "compute:nodes:issueSshCert";
 
 async fn revoked_before(world: &World) -> usize {
     let count = "SELECT count(*) FROM ssh_certs WHERE revoked_at IS NOT NULL";
-    usize::try_from(world.db.scalar_i64(count).await).unwrap()
+    usize::try_from(world.db.scalar_i64(count).await).expect("a count")
 }
 
 #[tokio::test]
