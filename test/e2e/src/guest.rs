@@ -24,6 +24,13 @@ pub const HOST: &str = "10.0.2.2";
 
 /// From power on until the agent answers: half a minute on two idle cores, and builds may have both.
 const BOOT_WITHIN: Duration = Duration::from_secs(240);
+/// How often it is looked whether a guest that does not answer yet has stalled.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// What the kernel says when its timer does not wake it: on a host that was too busy just when it measured that timer, it took the
+/// wrong rate for it, and gets nowhere from then on.
+const STALLED: &str = "rcu_preempt detected stalls";
+/// Times that such a guest is switched on.
+const POWER_ONS_MAX: u32 = 3;
 /// What a script gets when its caller says nothing.
 const SCRIPT_WITHIN: Duration = Duration::from_secs(60);
 /// Up to here a failure shows the console.
@@ -50,11 +57,11 @@ impl Default for Options {
 /// A running machine. It ends when this is dropped, and when the thread that booted it ends.
 pub struct Guest {
     // Fields drop in order: the machine ends before its folder goes.
-    _qemu: Running,
+    qemu: Running,
     channel: Channel,
     console: PathBuf,
     _dir: TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Guest {
@@ -62,6 +69,22 @@ impl Guest {
     /// process to end, so a test has one at a time.
     pub fn boot(image: &Image, options: &Options) -> anyhow::Result<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tries = 1;
+        loop {
+            let mut guest = Self::power_on(image, options)?;
+            match guest.wait_first() {
+                Ok(()) => {
+                    guest._turn = Some(turn);
+                    return Ok(guest);
+                }
+                Err(err) if tries == POWER_ONS_MAX || !guest.has_stalled() => return Err(err),
+                Err(_) => tries += 1,
+            }
+            eprintln!("the guest's kernel took a wrong rate for its timer, and is switched on anew");
+        }
+    }
+
+    fn power_on(image: &Image, options: &Options) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("bc-guest-").tempdir()?;
         let disk = dir.path().join("disk.qcow2");
         overlay(&image.disk(), &disk)?;
@@ -85,9 +108,24 @@ impl Guest {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        let mut guest = Self { _qemu: qemu, channel: Channel::new(stream), console, _dir: dir, _turn: turn };
-        guest.channel.wait_hello(BOOT_WITHIN).with_context(|| guest.told("the guest did not boot"))?;
-        Ok(guest)
+        Ok(Self { qemu, channel: Channel::new(stream), console, _dir: dir, _turn: None })
+    }
+
+    /// Until the machine answers for the first time, or it is known that it will not.
+    fn wait_first(&mut self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        loop {
+            let Err(err) = self.channel.wait_hello(LOOK_EVERY) else { return Ok(()) };
+            let over = started.elapsed() > BOOT_WITHIN || self.has_stalled();
+            if over || self.qemu.has_ended()?.is_some() {
+                return Err(err).with_context(|| self.told("the guest did not boot"));
+            }
+        }
+    }
+
+    fn has_stalled(&self) -> bool {
+        let said = std::fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&said).contains(STALLED)
     }
 
     /// Waits until systemd has started everything, and returns what it makes of it: `running`, or `degraded` with the units
