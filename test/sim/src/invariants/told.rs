@@ -48,11 +48,11 @@ const ONCE: &[&str] = &[
     "reservation.expired",
     "reservation.failed",
     "instance.created",
-    "instance.scheduled",
     "instance.deleted",
 ];
 /// Told once of each allocation.
-const ONCE_OF_ALLOCATION: &[&str] = &["reservation.placed", "reservation.active", "reservation.replacing"];
+const ONCE_OF_ALLOCATION: &[&str] =
+    &["reservation.placed", "reservation.active", "reservation.replacing", "instance.scheduled"];
 
 #[derive(Default)]
 pub(super) struct Told {
