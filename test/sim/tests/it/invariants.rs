@@ -105,7 +105,8 @@ const CASES: &[Case] = &[
     case(
         Invariant::AddressesAreOnes,
         &["instances"],
-        "UPDATE instances SET instance_id = (left(instance_id::text, 26) || 'aaaaaaaaaa')::uuid",
+        "DROP INDEX instances_one_mac;
+         UPDATE instances SET instance_id = (left(instance_id::text, 26) || 'aaaaaaaaaa')::uuid",
     ),
     case(Invariant::QuotasAreTheirRows, &["instance_holds"], "DELETE FROM instance_holds WHERE resource = 'diskGiB'"),
     case(Invariant::QuotasAreTheirRows, &["instance_holds"], "UPDATE instance_holds SET amount = amount + 1"),
