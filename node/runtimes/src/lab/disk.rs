@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
+const TRIES_MAX: u32 = 1000;
+
 /// Runs it on a thread with a file system of so many MiB, where the programs that it starts see it too. As root.
 pub fn on_a_small_disk(mib: u32, test: impl AsyncFnOnce(&Path) + Send + 'static) {
     let thread = std::thread::spawn(move || {
@@ -27,10 +29,20 @@ pub fn on_a_small_disk(mib: u32, test: impl AsyncFnOnce(&Path) + Send + 'static)
 
 /// Leaves so many bytes of it at most.
 pub fn fill(dir: &Path, left: u64) {
-    let free = crate::disk::space(dir).expect("it is there").free_bytes;
     let file = std::fs::File::create(dir.join("fill")).expect("a file");
-    let bytes = free.saturating_sub(left);
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).expect("there is as much");
+    // What others write at that moment is of what was free when it was asked.
+    for _ in 0..TRIES_MAX {
+        let free = crate::disk::space(dir).expect("it is there").free_bytes;
+        let bytes = free.saturating_sub(left);
+        if bytes == 0 {
+            return;
+        }
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::NOSPC) => std::thread::yield_now(),
+            done => return done.expect("a file that has its room"),
+        }
+    }
+    panic!("others take the disk faster than it can be filled");
 }
 
 fn run(program: &str, args: &[&str]) {
