@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use crate::packages::{self, Package};
 use crate::run;
 
 /// To add one: a row here, and figures said with `bench::figures::Figure`, with what they are held to beside the measuring.
@@ -15,6 +16,8 @@ struct Bench {
     name: &'static str,
     what: &'static str,
     how: How,
+    /// What it runs or compares with.
+    needs: &'static [&'static [Package]],
     /// What `--all` lets it take once it is built; it is ended after that. All of them together stay under [`ALL_MINUTES`].
     minutes: u64,
     /// Arguments that make it as short as `--all` needs; none when it is by itself.
@@ -32,11 +35,21 @@ enum How {
     Apart { manifest: &'static str },
 }
 
+const NOTHING: &[&[Package]] = &[];
+const DATABASE: &[&[Package]] = &[&[packages::POSTGRESQL]];
+const HANDSHAKES: &[&[Package]] = &[&[packages::POSTGRESQL, packages::OPENSSL]];
+const MACHINES: &[&[Package]] = &[
+    &[packages::POSTGRESQL, packages::OPENSSH_CLIENT, packages::IPROUTE, packages::NFTABLES],
+    &packages::LIBVIRT,
+    &packages::TINY_IMAGE,
+];
+
 const BENCHES: &[Bench] = &[
     Bench {
         name: "placement",
         what: "decisions in memory over 100,000 GPUs, beside a plain scan",
         how: How::Example { package: "placer", example: "place_bench" },
+        needs: NOTHING,
         minutes: 2,
         short: &[],
         long: &[],
@@ -45,6 +58,7 @@ const BENCHES: &[Bench] = &[
         name: "policy",
         what: "decisions of the policy engine, beside cedar-policy over the same policies",
         how: How::Apart { manifest: "test/bench/cedar/Cargo.toml" },
+        needs: NOTHING,
         minutes: 1,
         short: &[],
         long: &[],
@@ -53,6 +67,7 @@ const BENCHES: &[Bench] = &[
         name: "reservations",
         what: "durable reservations through the API, beside rows of the same PostgreSQL",
         how: How::Bench { programs: &["better-compute"] },
+        needs: DATABASE,
         minutes: 6,
         short: &["--nodes", "10000", "--clients", "128", "--seconds", "60", "--rounds", "1"],
         long: &["--nodes", "10000", "--clients", "128", "--seconds", "1800", "--rounds", "1"],
@@ -61,6 +76,7 @@ const BENCHES: &[Bench] = &[
         name: "queue",
         what: "keys taken and events relayed, beside a 200-row SKIP LOCKED dequeue (--snapshot: beside an old snapshot)",
         how: How::Example { package: "store", example: "queue_bench" },
+        needs: DATABASE,
         minutes: 3,
         short: &["--snapshot"],
         long: &[],
@@ -69,6 +85,7 @@ const BENCHES: &[Bench] = &[
         name: "journal",
         what: "durable commits of the daemon's journal, beside append + fdatasync",
         how: How::Bench { programs: &[] },
+        needs: NOTHING,
         minutes: 2,
         short: &[],
         long: &[],
@@ -77,6 +94,7 @@ const BENCHES: &[Bench] = &[
         name: "sessions",
         what: "memory and CPU of a gateway's sessions, beside bare TLS connections and raw handshakes",
         how: How::Bench { programs: &[] },
+        needs: NOTHING,
         minutes: 3,
         short: &["--rounds", "1"],
         long: &["--sessions", "15000", "--rounds", "1"],
@@ -85,6 +103,7 @@ const BENCHES: &[Bench] = &[
         name: "storm",
         what: "a fleet that reconnects at one instant, sessions durable, beside the cryptography of its handshakes",
         how: How::Bench { programs: &[] },
+        needs: HANDSHAKES,
         minutes: 2,
         short: &["--rounds", "1"],
         long: &[],
@@ -93,6 +112,7 @@ const BENCHES: &[Bench] = &[
         name: "dispatch",
         what: "from the COMMIT that queues a command to its node; what an idle gateway asks of the database",
         how: How::Bench { programs: &[] },
+        needs: DATABASE,
         minutes: 2,
         short: &[],
         long: &[],
@@ -101,6 +121,7 @@ const BENCHES: &[Bench] = &[
         name: "active",
         what: "from the call that creates a reservation to the commit that makes it active, with 1,000 agents",
         how: How::Bench { programs: &["better-compute", "bcd"] },
+        needs: DATABASE,
         minutes: 4,
         short: &[],
         long: &[],
@@ -109,6 +130,7 @@ const BENCHES: &[Bench] = &[
         name: "recovery",
         what: "how long nodes are without a session when their gateway is killed, stands still or is cut off",
         how: How::Bench { programs: &[] },
+        needs: DATABASE,
         minutes: 4,
         short: &[],
         long: &[],
@@ -117,6 +139,7 @@ const BENCHES: &[Bench] = &[
         name: "idle",
         what: "memory, CPU and wake-ups of a daemon with nothing to do (--long: ten minutes)",
         how: How::Bench { programs: &["better-compute", "bcd"] },
+        needs: DATABASE,
         minutes: 3,
         short: &[],
         long: &["--long"],
@@ -125,6 +148,7 @@ const BENCHES: &[Bench] = &[
         name: "vm",
         what: "from a create to SSH, beside the same image by hand; tunnels, beside plain connections (root, libvirt, QEMU)",
         how: How::Bench { programs: &["better-compute"] },
+        needs: MACHINES,
         minutes: 5,
         short: &["--rounds", "3"],
         long: &[],
@@ -198,6 +222,8 @@ fn command(bench: &Bench) -> Command {
 /// What they need, so that no build runs beside a measurement. The programs are as they ship, and apart from the benchmarks:
 /// those want features of their crates that they do not.
 fn build(benches: &[Bench]) -> anyhow::Result<()> {
+    let needed: Vec<Package> = benches.iter().flat_map(|bench| bench.needs.concat()).collect();
+    packages::ensure(&needed)?;
     let mut programs = Vec::new();
     for bench in benches {
         match bench.how {

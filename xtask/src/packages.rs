@@ -8,6 +8,7 @@ use anyhow::bail;
 use crate::run;
 
 /// A package, and how to tell that it is not needed.
+#[derive(Clone, Copy)]
 pub struct Package {
     pub name: &'static str,
     pub why: &'static str,
@@ -26,6 +27,8 @@ pub const OPENSSH_SERVER: Package = Package {
     why: "logins on nodes are tried with a real sshd",
     present: || on_path("sshd"),
 };
+pub const OPENSSL: Package =
+    Package { name: "openssl", why: "what handshakes are compared with", present: || on_path("openssl") };
 pub const IPROUTE: Package =
     Package { name: "iproute2", why: "network namespaces for fault tests", present: || on_path("ip") };
 
@@ -85,7 +88,9 @@ pub fn on_path(program: &str) -> bool {
 
 /// Makes the packages be there. As root on Debian it installs them; otherwise it says what to run.
 pub fn ensure(packages: &[Package]) -> anyhow::Result<()> {
-    let missing: Vec<&Package> = packages.iter().filter(|package| !(package.present)()).collect();
+    let mut missing: Vec<&Package> = packages.iter().filter(|package| !(package.present)()).collect();
+    missing.sort_unstable_by_key(|package| package.name);
+    missing.dedup_by_key(|package| package.name);
     if missing.is_empty() {
         return Ok(());
     }
@@ -104,19 +109,43 @@ pub fn ensure(packages: &[Package]) -> anyhow::Result<()> {
     // Debian would start its own cluster on port 5432, which nobody asked for.
     let policy = DebianPolicy::deny_services();
     run::must(Command::new("apt-get").args(["update", "-qq"]))?;
-    let installed = run::must(
-        Command::new("apt-get")
-            // A package that somebody chose is not taken away for one of ours.
-            .args(["install", "-y", "-qq", "--no-install-recommends", "--no-remove"])
-            .args(&names)
-            .env("DEBIAN_FRONTEND", "noninteractive"),
-    );
+    let installed = install(&names, &[]).or_else(|refused| {
+        // Those that are there may be of another release, like QEMU's tools of backports beside Debian's own QEMU.
+        let Some(release) = release() else { return Err(refused) };
+        let there: Vec<String> = packages
+            .iter()
+            .filter(|package| (package.present)())
+            .map(|package| format!("{}/{release}", package.name))
+            .collect();
+        eprintln!("trying again, with those that are there as {release} has them");
+        install(&names, &there)
+    });
     drop(policy);
     installed?;
     match missing.iter().find(|package| !(package.present)()) {
         None => Ok(()),
         Some(package) => bail!("{} was installed and is still not found", package.name),
     }
+}
+
+/// Of what is there already, `instead` may become older.
+fn install(names: &[&str], instead: &[String]) -> anyhow::Result<()> {
+    let mut command = Command::new("apt-get");
+    command
+        // A package that somebody chose is not taken away for one of ours.
+        .args(["install", "-y", "-qq", "--no-install-recommends", "--no-remove"])
+        .args((!instead.is_empty()).then_some("--allow-downgrades"))
+        .args(names)
+        .args(instead)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    run::must(&mut command)
+}
+
+/// Debian's word for this machine's release, like `bookworm`: os-release(5).
+fn release() -> Option<String> {
+    let text = std::fs::read_to_string("/etc/os-release").ok()?;
+    let word = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
+    Some(word.trim_matches('"').to_owned())
 }
 
 /// Tells Debian's maintainer scripts to start no service while it lives. Left alone when an administrator has one.

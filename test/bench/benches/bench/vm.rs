@@ -105,6 +105,18 @@ impl Host {
         Ok(Made { id: made["id"].as_str().context("its id")?.to_owned(), address })
     }
 
+    /// Those that the host has fetched, without the marks of where each came from.
+    pub fn images(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut images = Vec::new();
+        for entry in std::fs::read_dir(self.dir.join("libvirt/images"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|format| format == "qcow2") {
+                images.push(path);
+            }
+        }
+        Ok(images)
+    }
+
     pub async fn delete(&self, made: &Made) -> anyhow::Result<()> {
         let request = json!({ "id": made.id, "wait": { "timeoutMs": 30_000 } });
         let gone = self.api.ok("instances.delete", request).await?;
@@ -149,7 +161,7 @@ async fn many(host: &Host, network: &Network, count: u32) -> anyhow::Result<()> 
     }));
     let mut took: Vec<Duration> = reached.await.into_iter().collect::<anyhow::Result<_>>()?;
     took.sort_unstable();
-    let images = std::fs::read_dir(host.dir.join("libvirt/images"))?.count();
+    let images = host.images()?.len();
     ensure!(images == 1, "{images} images where {count} instances have the same");
     let (median, last) = (took[took.len() / 2], took[took.len() - 1]);
     Figure::of(format!("{count} instances at once, all take SSH"), last.as_secs_f64(), "s")

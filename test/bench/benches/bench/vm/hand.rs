@@ -33,7 +33,7 @@ impl<'a> ByHand<'a> {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))?;
         let files = host.dir.join("libvirt/instances").join(&anchor.id);
         let definition = std::fs::read_to_string(files.join("domain.xml"))?;
-        let base = std::fs::read_dir(host.dir.join("libvirt/images"))?.next().context("the image")??.path();
+        let base = host.images()?.pop().context("the image")?;
         let id: model::InstanceId = anchor.id.parse()?;
         let mac = between(&definition, "<mac address=\"", "\"")?;
         let definition = definition
