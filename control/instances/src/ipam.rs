@@ -41,7 +41,7 @@ pub(crate) enum Leased {
     Exhausted,
 }
 
-/// Leases the lowest free address for a place. Last in its transaction: whoever leases of the pool waits from here on.
+/// Leases the next free address for a place. Last in its transaction: whoever leases of the pool waits from here on.
 pub(crate) async fn lease(
     tx: &mut Tx<'_>,
     network: Option<&Network>,

@@ -239,17 +239,28 @@ pub const ADDRESSES_LOCK: Sql = sql(
     "addresses_lock",
     "SELECT pg_advisory_xact_lock(hashtextextended('ip_leases:' || $1::uuid::text, 0)) IS NULL AS locked",
 );
-/// The lowest address that is free: `$5` and the `$6` after it, less `$7`.
+/// The next address that is free, of `$5` and the `$6` after it, less `$7`: the first after the one that was leased last, and
+/// from the beginning again when there is none.
 pub const ADDRESS_LEASE: Sql = sql(
     "address_lease",
-    "INSERT INTO ip_leases (allocation_id, pool_id, node_id, scope, address)
-     SELECT $1, $2, $3, $4, free.address FROM (
-       SELECT $5::text::inet + w.n AS address FROM generate_series(0, $6::bigint) AS w (n)
+    "WITH scope AS (SELECT CASE WHEN $4 = 'pool' THEN $2::uuid ELSE $3::uuid END AS scope_id),
+     turn AS (
+       SELECT coalesce((SELECT r.last - $5::text::inet FROM ip_turns r, scope s
+         WHERE r.pool_id = $2 AND r.scope_id = s.scope_id
+           AND r.last BETWEEN $5::text::inet AND $5::text::inet + $6::bigint), -1) AS at),
+     free AS MATERIALIZED (
+       SELECT $5::text::inet + w.n AS address FROM (
+         SELECT generate_series(t.at + 1, $6::bigint) AS n FROM turn t
+         UNION ALL SELECT generate_series(0, t.at) FROM turn t) w
        WHERE ($7::text IS NULL OR $5::text::inet + w.n <> $7::text::inet)
          AND NOT EXISTS (SELECT FROM ip_leases l WHERE l.pool_id = $2 AND l.scope = $4
            AND ($4 = 'pool' OR l.node_id = $3) AND l.address = $5::text::inet + w.n)
-       ORDER BY w.n LIMIT 1) free
-     RETURNING host(address) AS address",
+       LIMIT 1),
+     turned AS (
+       INSERT INTO ip_turns (pool_id, scope_id, last) SELECT $2, s.scope_id, f.address FROM free f, scope s
+       ON CONFLICT (pool_id, scope_id) DO UPDATE SET last = excluded.last)
+     INSERT INTO ip_leases (allocation_id, pool_id, node_id, scope, address)
+     SELECT $1, $2, $3, $4, f.address FROM free f RETURNING host(address) AS address",
 );
 pub const ADDRESSES_RETURN: Sql = sql(
     "addresses_return",

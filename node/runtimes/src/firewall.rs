@@ -47,6 +47,9 @@ pub trait Kernel: Send + Sync {
     /// Sets links up or down. One that is not there is left out.
     fn set_links<'a>(&'a self, names: &'a [String], up: bool) -> BoxFuture<'a, Result<(), FirewallError>>;
 
+    /// Has the host ask anew whose these addresses are, each on its bridge. One of which it remembers nothing is left out.
+    fn forget<'a>(&'a self, neighbours: &'a [(Bridge, IpAddr)]) -> BoxFuture<'a, Result<(), FirewallError>>;
+
     /// The host's own addresses on these bridges. A bridge that is not there has none.
     fn addresses<'a>(
         &'a self,
@@ -130,6 +133,15 @@ impl Firewall {
             return Ok(());
         }
         self.put(&ruleset).await?;
+        // An address that was another card's a moment ago is remembered with that one's MAC for up to a minute.
+        let before = loaded.as_ref().map(|loaded| loaded.ruleset.bound()).unwrap_or_default();
+        let moved: Vec<(Bridge, IpAddr)> = guards
+            .iter()
+            .flat_map(|guard| guard.addresses.iter().map(move |cidr| (guard, cidr.address())))
+            .filter(|(guard, address)| before.get(address) != Some(&guard.tap))
+            .map(|(guard, address)| (guard.bridge.clone(), address))
+            .collect();
+        self.kernel.forget(&moved).await?;
         // Also those that an earlier process of the daemon had set down.
         if loaded.as_ref().is_none_or(|loaded| loaded.down) {
             self.kernel.set_links(ruleset.taps(), true).await?;

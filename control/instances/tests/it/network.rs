@@ -31,6 +31,28 @@ async fn every_instance_has_an_address_of_its_own_until_there_are_none() {
 }
 
 #[tokio::test]
+async fn an_address_that_was_given_back_is_the_last_in_line() {
+    let (cloud, host) = Cloud::with_host().await;
+    let gone = async |one| {
+        cloud.change("delete", &one).await.ok();
+        cloud.settle(host, &one).await;
+    };
+    let kept = cloud.create().await;
+    assert_eq!(kept["addresses"], json!(["10.0.0.2"]));
+    for last in [3, 4, 5, 6, 3, 4] {
+        let one = cloud.create().await;
+        assert_eq!(one["addresses"], json!([format!("10.0.0.{last}")]));
+        gone(one).await;
+    }
+    // Another network, in which the last one is none of its addresses.
+    gone(kept).await;
+    let network = json!({ "subnet": "10.7.0.0/29", "gateway": "10.7.0.1" });
+    cloud.call("pools.update", json!({ "pool": "vps", "policy": { "network": network } })).await.ok();
+    assert_eq!(cloud.create().await["addresses"], json!(["10.7.0.2"]));
+    cloud.assert_sound().await;
+}
+
+#[tokio::test]
 async fn where_each_host_has_the_network_to_itself_so_do_its_instances() {
     let network = json!({ "subnet": "10.0.0.0/30", "gateway": "10.0.0.1", "scope": "host", "bridge": "vm0" });
     let cloud = Cloud::with_policy(json!({ "network": network })).await;

@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, FutureExt};
 
 use super::rules::TABLES;
 use super::{FirewallError, HostAddresses, Kernel};
-use crate::name::Bridge;
+use crate::name::{Bridge, Mac};
 
 #[derive(Default)]
 pub struct FakeKernel {
@@ -21,6 +21,8 @@ struct Host {
     /// Of all links that were set.
     links: BTreeMap<String, bool>,
     addresses: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Whom the host takes addresses for.
+    neighbours: BTreeMap<IpAddr, Mac>,
     refuses: bool,
 }
 
@@ -46,6 +48,16 @@ impl FakeKernel {
 
     pub fn set_addresses(&self, bridge: &Bridge, addresses: impl IntoIterator<Item = IpAddr>) {
         self.host().addresses.insert(bridge.as_str().to_owned(), addresses.into_iter().collect());
+    }
+
+    /// The host has spoken with this one.
+    pub fn remember(&self, address: IpAddr, mac: Mac) {
+        self.host().neighbours.insert(address, mac);
+    }
+
+    /// Whom it takes for the address without asking.
+    pub fn remembers(&self, address: IpAddr) -> Option<Mac> {
+        self.host().neighbours.get(&address).copied()
     }
 
     /// None for a link that nobody set.
@@ -84,6 +96,12 @@ impl Kernel for FakeKernel {
 
     fn set_links<'a>(&'a self, names: &'a [String], up: bool) -> BoxFuture<'a, Result<(), FirewallError>> {
         self.host().links.extend(names.iter().map(|name| (name.clone(), up)));
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn forget<'a>(&'a self, neighbours: &'a [(Bridge, IpAddr)]) -> BoxFuture<'a, Result<(), FirewallError>> {
+        let mut host = self.host();
+        host.neighbours.retain(|known, _| !neighbours.iter().any(|(_, address)| address == known));
         std::future::ready(Ok(())).boxed()
     }
 

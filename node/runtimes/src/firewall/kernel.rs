@@ -19,6 +19,7 @@ const NFT: &str = "nft";
 const IP: &str = "ip";
 const RULES: &str = "rules.nft";
 const LINKS: &str = "links.ip";
+const NEIGHBOURS: &str = "neighbours.ip";
 
 pub struct Nft {
     commands: Arc<dyn Commands>,
@@ -94,6 +95,14 @@ impl Nft {
         self.run(doing, program, &[words, &[path]].concat()).await
     }
 
+    /// Has `ip` do each line. It goes on past what is not there, and says that it had to.
+    async fn batch(&self, doing: &'static str, file: (&str, &str)) -> Result<(), FirewallError> {
+        let done = self.run_file(doing, IP, &["-force", "-batch"], file).await;
+        // Nobody reads it again, and the next one is written anew.
+        let _ = std::fs::remove_file(self.dir.join(file.0));
+        done.map(drop)
+    }
+
     async fn list(&self, words: &[&str]) -> Result<Vec<Object>, FirewallError> {
         let doing = "count the rules of instances";
         let listed = self.run(doing, NFT, &[&["-j", "list"], words].concat()).await?;
@@ -145,8 +154,20 @@ impl Kernel for Nft {
             let doing = if up { "set taps up" } else { "set taps down" };
             let state = if up { "up" } else { "down" };
             let lines: String = names.iter().map(|name| format!("link set dev {name} {state}\n")).collect();
-            // It goes on past taps that are not there, and says that it had to.
-            self.run_file(doing, IP, &["-force", "-batch"], (LINKS, &lines)).await.map(drop)
+            self.batch(doing, (LINKS, &lines)).await
+        })
+    }
+
+    fn forget<'a>(&'a self, neighbours: &'a [(Bridge, IpAddr)]) -> BoxFuture<'a, Result<(), FirewallError>> {
+        Box::pin(async move {
+            if neighbours.is_empty() {
+                return Ok(());
+            }
+            let lines: String = neighbours
+                .iter()
+                .map(|(bridge, address)| format!("neigh del {address} dev {}\n", bridge.as_str()))
+                .collect();
+            self.batch("forget neighbours", (NEIGHBOURS, &lines)).await
         })
     }
 

@@ -302,6 +302,26 @@ fn an_address_that_two_claim_is_trusted_of_neither() {
     });
 }
 
+#[test]
+fn an_address_of_another_card_is_asked_for_anew() {
+    in_lab(async |lab| {
+        let known = || {
+            let shown =
+                std::process::Command::new("ip").args(["neigh", "show", "dev", BRIDGE]).output().unwrap();
+            String::from_utf8(shown.stdout).unwrap().lines().filter(|line| line.contains("lladdr")).count()
+        };
+        lab.firewall.guard(&[one(NetworkPolicy::Egress)]).await.unwrap();
+        for address in ["10.9.0.11", "fd00:9::11", "10.9.0.99"] {
+            ip(&format!("neigh replace {address} lladdr 02:00:00:00:00:01 dev {BRIDGE} nud reachable"));
+        }
+        lab.firewall.guard(&[one(NetworkPolicy::Egress), two(NetworkPolicy::Egress)]).await.unwrap();
+        assert_eq!(known(), 3, "nothing changed for the one");
+        let next = guard("bcbbn0", 2, &["10.9.0.11/24", "fd00:9::11/64"], NetworkPolicy::Egress);
+        lab.firewall.guard(&[next]).await.unwrap();
+        assert_eq!(known(), 1, "somebody else's stays");
+    });
+}
+
 /// What both kernels do alike, as far as it can be told without frames.
 async fn conforms(kernel: &dyn Kernel, flush: impl AsyncFn()) {
     let ruleset = Ruleset::of(&[one(NetworkPolicy::Private), two(NetworkPolicy::Isolated), dhcp()], &host());
@@ -317,6 +337,9 @@ async fn conforms(kernel: &dyn Kernel, flush: impl AsyncFn()) {
     assert_eq!(kernel.count().await.unwrap(), [0; 3]);
     let absent = ["bcnonen0".to_owned()];
     kernel.set_links(&absent, false).await.unwrap();
+    let nobody =
+        [(BRIDGE.parse().unwrap(), IpAddr::from(v4(77))), ("vmnone".parse().unwrap(), IpAddr::from(v4(78)))];
+    kernel.forget(&nobody).await.unwrap();
     let bridges = [BRIDGE.parse().unwrap(), "vmnone".parse().unwrap()].into();
     let HostAddresses(addresses) = kernel.addresses(&bridges).await.unwrap();
     assert!(host().0.is_subset(&addresses), "{addresses:?}");
@@ -353,6 +376,13 @@ async fn taps_stay_down_and_nothing_is_trusted_while_rules_cannot_be_loaded_agai
     assert_eq!(firewall.check().await.unwrap(), Checked::AsLoaded);
     assert_eq!(firewall.bound().len(), 3);
     assert_eq!(kernel.is_up("bcaan0"), Some(true), "whatever an earlier process had done");
+    let address = IpAddr::from(v4(11));
+    kernel.remember(address, mac(9));
+    firewall.guard(&guards).await.unwrap();
+    assert_eq!(kernel.remembers(address), Some(mac(9)), "it is the card's that it was");
+    firewall.guard(&[guard("bcbbn0", 2, &["10.9.0.11/24"], NetworkPolicy::Egress)]).await.unwrap();
+    assert_eq!(kernel.remembers(address), None);
+    firewall.guard(&guards).await.unwrap();
     kernel.flush();
     kernel.refuse(true);
     firewall.check().await.unwrap_err();
