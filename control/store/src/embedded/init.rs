@@ -69,7 +69,17 @@ fn init_cluster(
     command
         .arg("--pgdata")
         .arg(&cluster)
-        .args(["--username", SUPERUSER, "--encoding", "UTF8", "--locale", "C.UTF-8", "--data-checksums"])
+        .args([
+            "--username",
+            SUPERUSER,
+            "--encoding",
+            "UTF8",
+            "--locale",
+            "C.UTF-8",
+            "--lc-collate",
+            "C",
+            "--data-checksums",
+        ])
         .args([
             "--auth-local",
             "scram-sha-256",
