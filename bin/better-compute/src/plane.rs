@@ -117,7 +117,12 @@ pub async fn start(config: PlaneConfig, supervisor: &Supervisor) -> anyhow::Resu
         let ops = serve_vitals(&config, Vitals::new(&running, &parts), &running).await?;
         return Ok(Plane { api: None, gateway: address, ops });
     };
-    let iam = Iam::new(store.clone(), config.rng.clone(), Arc::new(OsEntropy));
+    let iam = Iam::new(store.clone(), config.clock.clone(), config.rng.clone(), Arc::new(OsEntropy));
+    iam.set_belongings(vec![
+        Arc::new(instances.clone()),
+        Arc::new(capacity.clone()),
+        Arc::new(secrets.clone()),
+    ]);
     let join = if config.roles.api { join_facts(&config.keys, gateway_url.as_deref())? } else { None };
     let ledger = Ledger::with_join(store.clone(), config.rng.clone(), join);
     let access = access(&config, &store, &iam, &instances, &fleet)?;

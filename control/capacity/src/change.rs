@@ -33,12 +33,13 @@ const EXTEND_TRIES_MAX: u32 = 5;
 pub(crate) enum Why {
     Asked,
     Expired,
+    TenantDeleted,
 }
 
 impl Why {
     pub const fn end(self) -> ReservationState {
         match self {
-            Why::Asked => ReservationState::Released,
+            Why::Asked | Why::TenantDeleted => ReservationState::Released,
             Why::Expired => ReservationState::Expired,
         }
     }
@@ -47,6 +48,7 @@ impl Why {
         match self {
             Why::Asked => "somebody asked for it",
             Why::Expired => "its time is over",
+            Why::TenantDeleted => "its tenant was deleted",
         }
     }
 }

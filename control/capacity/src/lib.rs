@@ -55,6 +55,7 @@ mod view;
 mod pools;
 mod quotas;
 mod seat;
+mod tenant;
 
 mod invariants;
 mod sql;

@@ -35,10 +35,11 @@ pub mod bootstrap;
 mod sql;
 mod version;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use kernel::ports::tenants::Belongings;
 use kernel::{BoxFuture, Call, Fault, Module};
-use kit::{Rng, Together};
+use kit::{Clock, Rng, Together};
 use pki::Entropy;
 use store::{Row, Store};
 use uuid::Uuid;
@@ -53,15 +54,32 @@ const TOKENS_AT_ONCE: usize = 128;
 pub struct Iam {
     store: Store,
     authenticating: Together<Uuid, Row>,
+    clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     /// For the secrets of tokens.
     entropy: Arc<dyn Entropy>,
+    /// What goes with a tenant, of other modules.
+    belongings: OnceLock<Vec<Arc<dyn Belongings>>>,
 }
 
 impl Iam {
-    pub fn new(store: Store, rng: Arc<dyn Rng>, entropy: Arc<dyn Entropy>) -> Arc<Self> {
-        let authenticating = Together::new(TOKENS_AT_ONCE);
-        Arc::new(Self { store, authenticating, rng, entropy })
+    pub fn new(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Arc<Self> {
+        let (authenticating, belongings) = (Together::new(TOKENS_AT_ONCE), OnceLock::new());
+        Arc::new(Self { store, authenticating, clock, rng, entropy, belongings })
+    }
+
+    /// Names the modules that have things of tenants, in the order in which they end them. Once: a second list is not taken.
+    pub fn set_belongings(&self, belongings: Vec<Arc<dyn Belongings>>) {
+        let _ = self.belongings.set(belongings);
+    }
+
+    fn belongings(&self) -> &[Arc<dyn Belongings>] {
+        self.belongings.get().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -101,4 +119,5 @@ pub fn module(iam: &Arc<Iam>) -> Module {
         .method::<api::bindings::Put, _>(handler(iam, bindings::put))
         .method::<api::bindings::List, _>(handler(iam, bindings::list))
         .method::<api::bindings::Delete, _>(handler(iam, bindings::delete))
+        .queue(Arc::new(tenants::End(iam.clone())))
 }

@@ -51,7 +51,7 @@ pub(crate) const TENANT_INSERT: Sql =
     sql("tenant_insert", "INSERT INTO tenants (tenant_id, parent_id, name) VALUES ($1, $2, $3)");
 pub(crate) const TENANT_GET: Sql = sql(
     "tenant_get",
-    "SELECT t.tenant_id, t.name, t.created_at, p.tenant_id AS parent_id, p.name AS parent_name
+    "SELECT t.tenant_id, t.name, t.created_at, t.deleting_at, t.deleted_at, p.tenant_id AS parent_id, p.name AS parent_name
      FROM tenants t LEFT JOIN tenants p ON p.tenant_id = t.parent_id WHERE t.tenant_id = $1",
 );
 /// Below `$1`: its children alone, or with `$2` the tenant itself and everything below it.
@@ -62,19 +62,57 @@ pub(crate) const TENANT_LIST: Sql = sql(
        UNION ALL
        SELECT t.tenant_id, below.down + 1 FROM tenants t JOIN below ON t.parent_id = below.tenant_id
        WHERE $2 OR below.down = 0)
-     SELECT t.tenant_id, t.name, t.created_at, p.tenant_id AS parent_id, p.name AS parent_name
+     SELECT t.tenant_id, t.name, t.created_at, t.deleting_at, t.deleted_at, p.tenant_id AS parent_id, p.name AS parent_name
      FROM below JOIN tenants t USING (tenant_id) LEFT JOIN tenants p ON p.tenant_id = t.parent_id
      WHERE ($2 OR below.down = 1) AND ($3::text IS NULL OR t.name = $3) AND t.tenant_id < $4
+       AND ($6 OR t.deleted_at IS NULL)
      ORDER BY t.tenant_id DESC LIMIT $5",
 );
-/// What is the tenant's own and names nothing else: goes with it.
+/// Also waits for whoever is adding a row that names it.
+pub(crate) const TENANT_LOCK: Sql =
+    sql("tenant_lock", "SELECT deleting_at, deleted_at FROM tenants WHERE tenant_id = $1 FOR UPDATE");
+/// Nobody begins to delete it until the transaction is over.
+pub(crate) const TENANT_SHARE: Sql =
+    sql("tenant_share", "SELECT deleting_at FROM tenants WHERE tenant_id = $1 FOR KEY SHARE");
+/// What is never deleted with a tenant.
+pub(crate) const TENANT_STAYS: Sql = sql(
+    "tenant_stays",
+    "SELECT (SELECT count(*) FROM tenants WHERE parent_id = $1 AND deleted_at IS NULL) AS below,
+            (SELECT count(*) FROM pools WHERE tenant_id = $1) AS pools",
+);
+pub(crate) const TENANT_HAS: Sql = sql(
+    "tenant_has",
+    "SELECT (SELECT count(*) FROM users WHERE tenant_id = $1 AND disabled_at IS NULL) AS users,
+            (SELECT count(*) FROM policies WHERE tenant_id = $1) AS policies",
+);
+pub(crate) const TENANT_DELETING: Sql =
+    sql("tenant_deleting", "UPDATE tenants SET deleting_at = compute_now() WHERE tenant_id = $1");
+pub(crate) const TENANT_USERS_DISABLE: Sql = sql(
+    "tenant_users_disable",
+    "UPDATE users SET disabled_at = compute_now() WHERE tenant_id = $1 AND disabled_at IS NULL",
+);
+pub(crate) const TENANT_UNDER_WAY: Sql = sql(
+    "tenant_under_way",
+    "SELECT name, deleting_at, compute_now() AS now FROM tenants
+     WHERE tenant_id = $1 AND deleting_at IS NOT NULL AND deleted_at IS NULL",
+);
+pub(crate) const TENANT_DELETED: Sql =
+    sql("tenant_deleted", "UPDATE tenants SET deleted_at = compute_now() WHERE tenant_id = $1");
 pub(crate) const TENANT_KEYS_DELETE: Sql =
     sql("tenant_keys_delete", "DELETE FROM idempotency WHERE tenant_id = $1");
 pub(crate) const TENANT_QUOTAS_DELETE: Sql =
     sql("tenant_quotas_delete", "DELETE FROM quotas WHERE tenant_id = $1");
-/// Refused by whatever still refers to it.
-pub(crate) const TENANT_DELETE: Sql =
-    sql("tenant_delete", "DELETE FROM tenants WHERE tenant_id = $1 AND parent_id IS NOT NULL");
+/// In it, and of its users elsewhere.
+pub(crate) const TENANT_BINDINGS_DELETE: Sql = sql(
+    "tenant_bindings_delete",
+    "DELETE FROM bindings WHERE tenant_id = $1 OR user_id IN (SELECT user_id FROM users WHERE tenant_id = $1)",
+);
+pub(crate) const TENANT_POLICIES_DELETE: Sql =
+    sql("tenant_policies_delete", "DELETE FROM policies WHERE tenant_id = $1");
+/// What is the tenant's own and nobody asks for later, in the order in which it goes. Its users stay, disabled, for what names
+/// them.
+pub(crate) const TENANT_OWN: &[Sql] =
+    &[TENANT_KEYS_DELETE, TENANT_QUOTAS_DELETE, TENANT_BINDINGS_DELETE, TENANT_POLICIES_DELETE];
 pub(crate) const TENANT_ROOT: Sql =
     sql("tenant_root", "SELECT tenant_id FROM tenants WHERE parent_id IS NULL");
 
@@ -229,6 +267,18 @@ pub(crate) const ALL: &[Sql] = &[
     TENANT_INSERT,
     TENANT_GET,
     TENANT_LIST,
+    TENANT_LOCK,
+    TENANT_SHARE,
+    TENANT_STAYS,
+    TENANT_HAS,
+    TENANT_DELETING,
+    TENANT_USERS_DISABLE,
+    TENANT_UNDER_WAY,
+    TENANT_DELETED,
+    TENANT_KEYS_DELETE,
+    TENANT_QUOTAS_DELETE,
+    TENANT_BINDINGS_DELETE,
+    TENANT_POLICIES_DELETE,
     TENANT_ROOT,
     USER_INSERT,
     USER_GET,

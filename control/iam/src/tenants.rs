@@ -1,22 +1,27 @@
 //! Tenants.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use api::Named;
-use api::tenants::{CreateTenant, DeleteTenant, GetTenant, ListTenants, Tenant};
+use api::tenants::{CreateTenant, GetTenant, ListTenants, Tenant, TenantState};
+use api::{Named, Wait, Word};
 use kernel::events::{self, EventKind};
 use kernel::idempotency::Key;
 use kernel::page::Page;
 use kernel::ports::iam::Resource;
+use kernel::wait::until_settled;
 use kernel::{ApiError, Call, Fault};
 use model::{TenantId, Timestamp};
 use serde_json::json;
-use store::{ErrorKind, Op, Row, RowExt};
+use store::{Op, Row, RowExt};
 
 use crate::{Iam, sql, version};
 
+mod end;
+
+pub(crate) use end::{End, delete};
+
 const OP_CREATE: Op = Op::new("tenant_create");
-const OP_DELETE: Op = Op::new("tenant_delete");
 
 /// How deep the tree may be: each decision looks at every tenant on the way up.
 const DEPTH_MAX: usize = 16;
@@ -32,8 +37,12 @@ fn view(row: &Row, now: Timestamp) -> Tenant {
         id: row.id::<TenantId>("tenant_id").into(),
         name: row.get("name"),
         parent: row.opt_id("parent_id").map(|id| Named::new(id, parent_name.unwrap_or_default())),
+        state: Word(end::state_of(row)),
+        has: Vec::new(),
         created_at: created_at.into(),
+        deleted_at: row.opt_ts("deleted_at").map(Into::into),
         age_seconds: now.since(created_at).as_secs(),
+        dry_run: false,
     }
 }
 
@@ -47,6 +56,28 @@ impl Iam {
         let row = self.store.read_opt(&sql::TENANT_GET, &[&tenant_id.uuid()]).await?;
         let row = row.ok_or_else(|| ApiError::not_found("tenant", tenant_id))?;
         Ok(view(&row, call.now))
+    }
+
+    /// Waits while it is being deleted, and says what it still has if it is.
+    async fn tenant_at_rest(
+        &self,
+        call: &Call,
+        tenant_id: TenantId,
+        wait: Option<&Wait>,
+    ) -> Result<Tenant, Fault> {
+        let wait = wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
+        let mut tenant = until_settled(&*self.clock, &*self.rng, wait, || {
+            Box::pin(async move {
+                let tenant = self.tenant(call, tenant_id).await?;
+                let settled = tenant.state.0 != TenantState::Deleting;
+                Ok((tenant, settled))
+            })
+        })
+        .await?;
+        if tenant.state.0 == TenantState::Deleting {
+            tenant.has = self.left(tenant_id).await?;
+        }
+        Ok(tenant)
     }
 
     /// The tenant and those above it, from itself to the root, with names.
@@ -105,7 +136,7 @@ pub(crate) async fn get(iam: Arc<Iam>, call: Arc<Call>, request: GetTenant) -> R
     let tenant = iam.tenant(&call, tenant_id).await?;
     call.require_visible("compute:tenants:get", &resource(tenant_id, &tenant.name), "tenant", tenant_id)
         .await?;
-    Ok(tenant)
+    iam.tenant_at_rest(&call, tenant_id, request.wait.as_ref()).await
 }
 
 pub(crate) async fn list(
@@ -120,48 +151,11 @@ pub(crate) async fn list(
     // Without a parent: everything from the caller's own tenant downwards.
     let all = request.parent.is_none();
     let name = request.name.as_ref().map(api::Name::as_str);
-    let params: [&(dyn store::Param + Sync); 5] = [&top.uuid(), &all, &name, &page.before, &page.fetch()];
+    let (deleted, fetch) = (request.include_deleted, page.fetch());
+    let params: [&(dyn store::Param + Sync); 6] = [&top.uuid(), &all, &name, &page.before, &fetch, &deleted];
     let rows = iam.store.read(&sql::TENANT_LIST, &params).await?;
     let (rows, cursor) = page.cut(rows, |row| row.id::<TenantId>("tenant_id"));
     let items = rows.iter().map(|row| view(row, call.now)).collect();
     let items = call.filter(action, items, |tenant: &Tenant| resource(tenant.id.get(), &tenant.name)).await?;
     Ok(api::List::new(items, cursor))
-}
-
-pub(crate) async fn delete(iam: Arc<Iam>, call: Arc<Call>, request: DeleteTenant) -> Result<Tenant, Fault> {
-    let tenant_id = request.id.get();
-    let tenant = iam.tenant(&call, tenant_id).await?;
-    let asked = resource(tenant_id, &tenant.name);
-    call.require_on("compute:tenants:delete", "compute:tenants:get", &asked, "tenant", tenant_id).await?;
-    call.about(format!("tenant/{tenant_id}"));
-    if tenant.parent.is_none() {
-        return Err(ApiError::invalid_state("the root tenant stays").into());
-    }
-    let (rng, name) = (&*iam.rng, tenant.name.as_str());
-    let deleted: Result<(), Fault> = call
-        .tx(&iam.store, OP_DELETE, |tx| {
-            Box::pin(async move {
-                tx.execute(&sql::TENANT_KEYS_DELETE, &[&tenant_id.uuid()]).await?;
-                tx.execute(&sql::TENANT_QUOTAS_DELETE, &[&tenant_id.uuid()]).await?;
-                if tx.execute(&sql::TENANT_DELETE, &[&tenant_id.uuid()]).await? == 0 {
-                    return Err(ApiError::not_found("tenant", tenant_id).into());
-                }
-                version::raise(tx).await?;
-                let kind = EventKind::IamTenantDeleted;
-                events::append(tx, rng, kind, tenant_id, Some(tenant_id), json!({"name": name})).await?;
-                Ok(())
-            })
-        })
-        .await;
-    deleted.map_err(|fault| not_empty(fault, name))?;
-    Ok(tenant)
-}
-
-/// Tells the caller what the tenant still has, by the table that refers to it.
-fn not_empty(fault: Fault, name: &str) -> Fault {
-    let Fault::Store(err) = &fault else { return fault };
-    let ErrorKind::ForeignKey { constraint } = err.kind() else { return fault };
-    let table = constraint.split("_tenant_id_fkey").next().unwrap_or(constraint);
-    let has = if table.starts_with("tenants") { "tenants below it" } else { table };
-    ApiError::invalid_state(format!("tenant {name} is not empty: it has {has}")).detail("has", has).into()
 }

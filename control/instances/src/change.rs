@@ -153,7 +153,7 @@ async fn change(
     call.about(format!("instance/{id}"));
     let this = &instances;
     call.tx(instances.store(), INSTANCE_CHANGE, |tx| {
-        Box::pin(async move { this.change_in(tx, id, ask).await })
+        Box::pin(async move { this.change_in(tx, id, ask, None).await })
     })
     .await?;
     let wait = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
@@ -180,7 +180,18 @@ impl Instances {
         }))
     }
 
-    async fn change_in(&self, tx: &mut Tx<'_>, id: InstanceId, ask: Ask) -> Result<(), Fault> {
+    /// Asks for the end of an instance, for a reason that its event gives.
+    pub(crate) async fn delete_in(&self, tx: &mut Tx<'_>, id: InstanceId, reason: &str) -> Result<(), Fault> {
+        self.change_in(tx, id, Ask::Delete, Some(reason)).await
+    }
+
+    async fn change_in(
+        &self,
+        tx: &mut Tx<'_>,
+        id: InstanceId,
+        ask: Ask,
+        reason: Option<&str>,
+    ) -> Result<(), Fault> {
         let Some(held) = self.locked(tx, id).await? else {
             return Err(ApiError::not_found("instance", id).into());
         };
@@ -195,7 +206,11 @@ impl Instances {
             Ask::Stop => EventKind::InstanceStopping,
             Ask::Delete => EventKind::InstanceDeleting,
         };
-        self.tell(tx, kind, id, held.tenant_id, held.data(state, desired)).await?;
+        let mut data = held.data(state, desired);
+        if let Some(reason) = reason {
+            data["reason"] = reason.into();
+        }
+        self.tell(tx, kind, id, held.tenant_id, data).await?;
         // What never had a host, and what was given up with its host, has nobody to say that nothing of it is there.
         if ask == Ask::Delete {
             let Some(node_id) = held.node_id else {

@@ -27,7 +27,7 @@ mod delete;
 pub(crate) use collect::Collect;
 pub use collect::IMAGE_QUEUE;
 use collect::{LOOK_EVERY, image_key};
-pub(crate) use delete::delete;
+pub(crate) use delete::{Gone, delete, delete_in};
 
 const IMAGE_CREATE: Op = Op::new("image_create");
 const IMAGE_ARRIVED: Op = Op::new("image_arrived");

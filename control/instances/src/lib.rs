@@ -44,6 +44,7 @@ mod vitals;
 mod flavors;
 mod folder;
 mod images;
+mod tenant;
 mod user_data;
 
 mod sql;

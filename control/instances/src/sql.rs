@@ -296,6 +296,26 @@ pub const NODE_TENANT: Sql = sql(
     "SELECT p.tenant_id FROM nodes n JOIN pools p ON p.pool_id = n.pool_id WHERE n.node_id = $1",
 );
 
+// What a tenant has.
+
+pub const TENANT_HAS: Sql = sql(
+    "instances_tenant_has",
+    "SELECT (SELECT count(*) FROM instances WHERE tenant_id = $1 AND ended_at IS NULL) AS instances,
+            (SELECT count(*) FROM images WHERE tenant_id = $1 AND deleted_at IS NULL) AS images",
+);
+pub const TENANT_INSTANCES: Sql = sql(
+    "instances_of_tenant",
+    "SELECT instance_id FROM instances WHERE tenant_id = $1 AND desired <> 'deleted' ORDER BY instance_id LIMIT 100",
+);
+/// Those of which nothing is made any more.
+pub const TENANT_IMAGES: Sql = sql(
+    "images_of_tenant",
+    "SELECT g.image_id, g.name, encode(g.sha256, 'hex') AS sha256 FROM images g
+     WHERE g.tenant_id = $1 AND g.deleted_at IS NULL
+       AND NOT EXISTS (SELECT 1 FROM instances i WHERE i.image_id = g.image_id AND i.ended_at IS NULL)
+     ORDER BY g.image_id LIMIT 100",
+);
+
 /// For the test that prepares them.
 #[cfg(test)]
 pub const ALL: &[Sql] = &[
@@ -330,6 +350,9 @@ pub const ALL: &[Sql] = &[
     NODES_INSTANCES,
     NODE_INSTANCES,
     NODE_TENANT,
+    TENANT_HAS,
+    TENANT_INSTANCES,
+    TENANT_IMAGES,
 ];
 
 #[cfg(test)]

@@ -96,8 +96,8 @@ events! {
     InstanceStopping = "instance.stopping" on "instance" { state, desiredState, poolId, nodeId };
     /// It is stopped, as its host says.
     InstanceStopped = "instance.stopped" on "instance" { state, desiredState, poolId, nodeId };
-    /// It is to go, with its disk: somebody asked.
-    InstanceDeleting = "instance.deleting" on "instance" { state, desiredState, poolId, nodeId };
+    /// It is to go, with its disk: somebody asked, or `reason` says what else.
+    InstanceDeleting = "instance.deleting" on "instance" { state, desiredState, poolId, nodeId, reason };
     /// Nothing of it is left, and all that it held was given back.
     InstanceDeleted = "instance.deleted" on "instance" { state, desiredState, poolId, reason };
     /// Its host cannot do what was asked of it.
@@ -220,7 +220,9 @@ events! {
 
     /// A tenant was made.
     IamTenantCreated = "iam.tenant.created" on "tenant" { name, parentId };
-    /// A tenant was deleted.
+    /// A tenant is to go with all that it has: somebody asked.
+    IamTenantDeleting = "iam.tenant.deleting" on "tenant" { name, has };
+    /// A tenant was deleted, and nothing that it had is left.
     IamTenantDeleted = "iam.tenant.deleted" on "tenant" { name };
     /// A person or a service account was made.
     IamUserCreated = "iam.user.created" on "user" { name, kind };

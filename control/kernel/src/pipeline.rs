@@ -397,6 +397,9 @@ impl Pipeline {
     pub fn told(&self, fault: Fault, method: &'static str, request_id: RequestId) -> ApiError {
         let error = match &fault {
             Fault::Refused(error) => return error.clone(),
+            Fault::Store(err) if err.is_check("tenant_is_open") => {
+                return ApiError::invalid_state("the tenant is being deleted, and gets nothing new");
+            }
             Fault::Store(err) => match err.kind() {
                 store::ErrorKind::CommitUnknown => unavailable(
                     "the database connection was lost; whether the call took effect is not known, repeat it with its \

@@ -5,4 +5,5 @@ pub mod iam;
 pub mod images;
 pub mod node;
 pub mod secrets;
+pub mod tenants;
 pub mod tunnels;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use api::secrets::DeleteSecret;
 use api::{Deleted, Method};
 use kernel::events::{self, EventKind};
-use kernel::{ApiError, Call, Fault};
-use model::{InstanceId, SecretId};
+use kernel::ports::tenants::{Belongings, counted};
+use kernel::{ApiError, BoxFuture, Call, Fault};
+use model::{InstanceId, SecretId, TenantId};
 use serde_json::json;
 use store::{Op, RowExt, Tx};
 
@@ -15,6 +16,7 @@ use crate::view::Stored;
 use crate::{Secrets, sql};
 
 const SECRET_DELETE: Op = Op::new("secret_delete");
+const TENANT_SECRETS: Op = Op::new("secret_tenant_end");
 
 pub(crate) async fn delete(
     secrets: Secrets,
@@ -56,11 +58,55 @@ impl Secrets {
         if let Some(row) = tx.query_opt(&sql::SECRET_USED, &[&id.uuid()]).await? {
             return Err(in_use(&found.name, Some(row.id("instance_id"))).into());
         }
-        if dry_run || tx.execute(&sql::SECRET_DELETE, &[&id.uuid()]).await? == 0 {
+        if dry_run {
             return Ok(());
         }
-        let data = json!({ "name": found.name });
-        events::append(tx, &*self.0.rng, EventKind::SecretDeleted, id, Some(found.tenant_id), data).await?;
+        self.gone_in(tx, id, found.tenant_id, &found.name).await
+    }
+
+    async fn gone_in(
+        &self,
+        tx: &mut Tx<'_>,
+        id: SecretId,
+        tenant_id: TenantId,
+        name: &str,
+    ) -> Result<(), Fault> {
+        if tx.execute(&sql::SECRET_DELETE, &[&id.uuid()]).await? > 0 {
+            let (kind, data) = (EventKind::SecretDeleted, json!({ "name": name }));
+            events::append(tx, &*self.0.rng, kind, id, Some(tenant_id), data).await?;
+        }
         Ok(())
+    }
+}
+
+/// Secrets that a tenant put, for whoever deletes the tenant: each goes when no instance names it any more.
+impl Belongings for Secrets {
+    fn left<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        tenant_id: TenantId,
+    ) -> BoxFuture<'a, Result<Vec<String>, Fault>> {
+        Box::pin(async move {
+            let row = tx.query_one(&sql::TENANT_HAS, &[&tenant_id.uuid()]).await?;
+            Ok(counted(row.get("secrets"), "secret").into_iter().collect())
+        })
+    }
+
+    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let unused = self.store().read(&sql::TENANT_SECRETS, &[&tenant_id.uuid()]).await?;
+            let unused: &Vec<(SecretId, String)> =
+                &unused.iter().map(|row| (row.id("secret_id"), row.get("name"))).collect();
+            self.store()
+                .tx(TENANT_SECRETS, |tx| {
+                    Box::pin(async move {
+                        for (id, name) in unused {
+                            self.gone_in(tx, *id, tenant_id, name).await?;
+                        }
+                        Ok(())
+                    })
+                })
+                .await
+        })
     }
 }

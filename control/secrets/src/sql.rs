@@ -94,6 +94,18 @@ pub const NODE_TENANT: Sql = sql(
     "secret_node_tenant",
     "SELECT p.tenant_id FROM nodes n JOIN pools p ON p.pool_id = n.pool_id WHERE n.node_id = $1",
 );
+/// What a tenant put here.
+pub const TENANT_HAS: Sql = sql(
+    "secrets_tenant_has",
+    "SELECT count(*) AS secrets FROM secrets WHERE tenant_id = $1 AND name IS NOT NULL",
+);
+/// Those that no instance names any more.
+pub const TENANT_SECRETS: Sql = sql(
+    "secrets_of_tenant",
+    "SELECT s.secret_id, s.name FROM secrets s WHERE s.tenant_id = $1 AND s.name IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM instances i WHERE i.user_data_secret = s.secret_id)
+     ORDER BY s.secret_id LIMIT 100",
+);
 
 // Keys.
 
@@ -125,6 +137,8 @@ pub const ALL: &[Sql] = &[
     REFUSAL_TELL,
     REFUSALS_FORGET,
     NODE_TENANT,
+    TENANT_HAS,
+    TENANT_SECRETS,
     SECRETS_OF_OTHER_KEYS,
     SECRET_REWRAP,
 ];

@@ -55,7 +55,7 @@ pub fn of(method: &str) -> Option<&'static [Column]> {
     })
 }
 
-const TENANTS: &[Column] = &[NAME, column("PARENT", |v| at(v, "parent.name")), ID, AGE];
+const TENANTS: &[Column] = &[NAME, STATE, column("PARENT", |v| at(v, "parent.name")), ID, AGE];
 
 const SECRETS: &[Column] = &[
     NAME,

@@ -12,6 +12,8 @@ use super::{Failure, Shell};
 enum Ask {
     /// A yes is enough.
     Yes(&'static str),
+    /// The same, once it was shown what goes with it.
+    YesToAll,
     /// The node's name, typed.
     NodeName(&'static str),
     /// The deployment's id, typed.
@@ -21,6 +23,7 @@ enum Ask {
 fn of(method: &str, request: &Value) -> Option<Ask> {
     Some(match method {
         "policies.delete" => Ask::Yes("delete"),
+        "tenants.delete" if request["withContents"] == true => Ask::YesToAll,
         "bindings.delete" | "tenants.delete" | "images.delete" | "secrets.delete" => Ask::Yes("delete"),
         "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
@@ -76,6 +79,11 @@ pub async fn confirm(
                 return Err(not_done(shell));
             }
         }
+        Ask::YesToAll => {
+            if !yes && !agrees_to_all(row, &request, client, shell).await? {
+                return Err(not_done(shell));
+            }
+        }
         Ask::NodeName(verb) => {
             let name = node_name(&request, client).await?;
             if !yes {
@@ -107,6 +115,24 @@ pub async fn confirm(
         }
     }
     Ok(request)
+}
+
+/// Shows what would go, and asks.
+async fn agrees_to_all(
+    row: &'static MethodRow,
+    request: &Value,
+    client: &Client,
+    shell: &mut Shell,
+) -> Result<bool, Failure> {
+    let mut dry = request.clone();
+    dry["dryRun"] = true.into();
+    let would = call(row.name, dry, client).await?;
+    let name = at(&would, "name");
+    for one in would["has"].as_array().into_iter().flatten() {
+        shell.note(&format!("{name} has {}", super::text::plain(one)));
+    }
+    let answer = shell.ask(&format!("delete {name}, with all of it? [y/N] "));
+    Ok(matches!(answer.to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// A node that was given by its id, by its name.

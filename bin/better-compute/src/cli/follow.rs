@@ -60,6 +60,14 @@ pub fn of(method: &str) -> Option<Follow> {
                 _ => Settled::NotYet,
             },
         }),
+        "tenants.get" | "tenants.delete" => Some(Follow {
+            get: "tenants.get",
+            by: "id",
+            settled: |v| match at(v, "state").as_str() {
+                "deleting" => Settled::NotYet,
+                _ => Settled::AsAsked,
+            },
+        }),
         "commands.create" | "commands.get" => Some(Follow {
             get: "commands.get",
             by: "id",
@@ -139,7 +147,7 @@ fn timed_out(follow: &Follow, answer: &Value, patience: Duration) -> Failure {
 /// `scheduling: 6 nodes have too few free GPUs`.
 pub fn standing(answer: &Value) -> String {
     let state = at(answer, "state");
-    let why = ["failure", "waitingReason", "message", "reason"]
+    let why = ["failure", "waitingReason", "message", "reason", "has"]
         .iter()
         .map(|name| at(answer, name))
         .find(|why| !why.is_empty());

@@ -1,9 +1,10 @@
 //! A reservation from its create to its end.
 
+use kernel::ports::tenants::Belongings;
 use serde_json::json;
 use wire::proto::agent::DesiredHold;
 
-use crate::cloud::{Cloud, atoms_of, failed, node_of, released};
+use crate::cloud::{Cloud, OP, atoms_of, call, failed, node_of, released};
 
 #[tokio::test]
 async fn a_reservation_goes_from_placed_to_active_to_released_by_the_nodes_word() {
@@ -285,4 +286,34 @@ async fn lists_are_newest_first_and_go_on_by_cursor() {
     cloud.call("reservations.release", json!({ "id": made[0] })).await.ok();
     let placed = cloud.call("reservations.list", json!({ "state": "placed", "name": "batch" })).await.ok();
     assert_eq!(ids(&placed), made[1..]);
+}
+
+#[tokio::test]
+async fn a_tenants_reservations_end_by_their_nodes_word_when_it_is_deleted() {
+    let (cloud, _) = Cloud::with_nodes(1).await;
+    let (capacity, tenant) = (&cloud.capacity, cloud.tenant);
+    let left =
+        async || cloud.db.store.tx(OP, |tx| Box::pin(capacity.left(tx, tenant))).await.expect("it is asked");
+    let caller = &cloud.caller(kernel::testing::allow_all());
+    let others = cloud.reserve(json!({ "gpus": 1 })).await;
+    let placed = call(caller, "reservations.create", json!({ "pool": "gpu", "gpus": 6 })).await.ok();
+    let waits = call(caller, "reservations.create", json!({ "pool": "gpu", "gpus": 4 })).await.ok();
+    assert_eq!((&placed["state"], &waits["state"]), (&json!("placed"), &json!("scheduling")));
+    assert_eq!(left().await, ["2 reservations"]);
+    for _ in 0..2 {
+        capacity.clear(tenant).await.expect("they are asked to end");
+        assert_eq!(left().await, ["1 reservation"], "its node has a say");
+    }
+    assert_eq!(cloud.get(&placed).await["state"], "releasing");
+    cloud.confirm_released(&placed).await;
+    assert!(left().await.is_empty());
+    assert_eq!(cloud.get(&waits).await["state"], "released");
+    assert_eq!(cloud.get(&others).await["state"], "placed");
+    assert_eq!(cloud.events("reservation.released").await, 2);
+
+    cloud.db.batch("UPDATE tenants SET deleting_at = compute_now() WHERE parent_id IS NOT NULL").await;
+    let told = call(caller, "reservations.create", json!({ "pool": "gpu", "gpus": 1 })).await;
+    assert_eq!(told.code(), "INVALID_STATE", "{}", told.body);
+    assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM reservations WHERE state = 'draft'").await, 0);
+    cloud.assert_sound().await;
 }

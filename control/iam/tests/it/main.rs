@@ -5,4 +5,5 @@ mod decisions;
 mod matrix;
 mod methods;
 mod records;
+mod tenants;
 mod world;

@@ -98,39 +98,6 @@ async fn a_token_ends_by_revocation_by_expiry_and_with_its_user() {
 }
 
 #[tokio::test]
-async fn an_empty_tenant_is_deleted_and_no_other() {
-    let world = World::new().await;
-    let made = world.does("tenants.create", json!({"name": "org"})).await;
-    let (org, request) = (made["id"].as_str().unwrap(), json!({"id": made["id"]}));
-    let refused = async || {
-        let told = world.call(&world.admin, "tenants.delete", request.clone()).await;
-        assert_eq!(told.code(), "INVALID_STATE", "{}", told.body);
-        told.body["error"]["details"]["has"].as_str().unwrap_or_default().to_owned()
-    };
-    let below = world.does("tenants.create", json!({"name": "team", "parent": org})).await;
-    assert_eq!(refused().await, "tenants below it");
-    world.does("tenants.delete", json!({"id": below["id"]})).await;
-    world
-        .db
-        .batch(
-            "INSERT INTO quotas (quota_id, tenant_id, resource, amount)
-             SELECT gen_random_uuid(), tenant_id, 'gpu', 1 FROM tenants WHERE name = 'org'",
-        )
-        .await;
-    assert_eq!(world.does("tenants.delete", request.clone()).await["name"], "org");
-    assert_eq!(world.call(&world.admin, "tenants.get", request.clone()).await.code(), "NOT_FOUND");
-    assert_eq!(world.call(&world.admin, "tenants.delete", request).await.code(), "NOT_FOUND");
-
-    let made = world.does("tenants.create", json!({"name": "org"})).await;
-    let user = json!({"tenant": made["id"], "kind": "service", "name": "ci"});
-    world.does("users.create", user).await;
-    let told = world.call(&world.admin, "tenants.delete", json!({"id": made["id"]})).await;
-    assert_eq!((told.code(), &told.body["error"]["details"]["has"]), ("INVALID_STATE", &json!("users")));
-    let root = world.call(&world.admin, "tenants.delete", json!({"id": world.root})).await;
-    assert_eq!(root.code(), "INVALID_STATE");
-}
-
-#[tokio::test]
 async fn a_repeated_create_makes_one_thing() {
     let world = World::new().await;
     let request = json!({"name": "org", "idempotencyKey": "k1"});

@@ -117,7 +117,12 @@ async fn a_failure_after_a_commit_keeps_the_fact_of_the_commit() {
     let world = World::new().await;
     let store = world.db.store.clone();
     let authorizer = iam::Authorizer::new(store.clone());
-    let iam = iam::Iam::new(store.clone(), Arc::new(kit::OsRng), Arc::new(pki::OsEntropy));
+    let iam = iam::Iam::new(
+        store.clone(),
+        Arc::new(kit::SystemClock::new()),
+        Arc::new(kit::OsRng),
+        Arc::new(pki::OsEntropy),
+    );
     let modules = [misbehaving(store.clone())];
     let pipeline = kernel::testing::pipeline_with(&modules, iam, authorizer, store);
     for (amount, code, status) in [(0u64, "CONFLICT", 409), (1, "INTERNAL", 500), (2, "UNAVAILABLE", 503)] {
@@ -147,7 +152,12 @@ async fn a_deployment_that_only_observes_takes_no_intent_but_keeps_its_doors() {
     let world = World::new().await;
     let store = world.db.store.clone();
     let authorizer = iam::Authorizer::new(store.clone());
-    let iam = iam::Iam::new(store.clone(), Arc::new(kit::OsRng), Arc::new(pki::OsEntropy));
+    let iam = iam::Iam::new(
+        store.clone(),
+        Arc::new(kit::SystemClock::new()),
+        Arc::new(kit::OsRng),
+        Arc::new(pki::OsEntropy),
+    );
     let modules = [iam::module(&iam), misbehaving(store.clone())];
     let pipeline = kernel::testing::pipeline_with(&modules, iam, authorizer, store);
     world

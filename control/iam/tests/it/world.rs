@@ -12,6 +12,7 @@ use testkit::TestDb;
 
 pub struct World {
     pub db: TestDb,
+    pub iam: Arc<iam::Iam>,
     pub pipeline: Pipeline,
     pub admin: String,
     pub admin_id: String,
@@ -29,12 +30,18 @@ impl World {
         let store = db.store.clone();
         let admin = iam::bootstrap(&store, &OsRng, &OsEntropy, Duration::from_secs(3600)).await;
         let admin = admin.expect("the database takes it").expect("the database is new");
-        let iam = iam::Iam::new(store.clone(), Arc::new(OsRng), Arc::new(OsEntropy));
+        let iam = iam::Iam::new(
+            store.clone(),
+            Arc::new(kit::SystemClock::new()),
+            Arc::new(OsRng),
+            Arc::new(OsEntropy),
+        );
         modules.push(iam::module(&iam));
         let authorizer = iam::Authorizer::new(store.clone());
-        let pipeline = pipeline_with(&modules, iam, authorizer, store);
+        let pipeline = pipeline_with(&modules, iam.clone(), authorizer, store);
         Self {
             db,
+            iam,
             pipeline,
             admin: admin.secret.to_string(),
             admin_id: admin.user_id.to_string(),

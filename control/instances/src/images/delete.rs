@@ -13,7 +13,7 @@ use kernel::ports::iam::Resource;
 use kernel::{ApiError, Call, Fault};
 use model::{ErrorCode, ImageId, InstanceId, TenantId};
 use serde_json::json;
-use store::{Op, Row, RowExt};
+use store::{Op, Row, RowExt, Tx};
 
 use super::collect::{IMAGE_QUEUE, image_key};
 use super::{KIND, resource, shown, view};
@@ -51,22 +51,16 @@ pub(crate) async fn delete(
     if image.state.0 == ImageState::Deleted {
         return Ok(image);
     }
-    let (this, shown_image) = (&instances, &image);
-    let deleted = call
-        .tx(instances.store(), IMAGE_DELETE, |tx| {
-            Box::pin(async move {
-                if tx.execute(&sql::IMAGE_DELETE, &[&id.uuid()]).await? > 0 {
-                    let data = json!({
-                        "name": shown_image.name, "sha256": shown_image.sha256.to_string(), "reason": "it was asked for",
-                    });
-                    let tenant_id = Some(shown_image.tenant.id.get());
-                    events::append(tx, this.rng(), EventKind::ImageDeleted, id, tenant_id, data).await?;
-                    wake(tx, IMAGE_QUEUE, &image_key(id)).await?;
-                }
-                Ok::<_, Fault>(())
-            })
-        })
-        .await;
+    let sha256 = image.sha256.to_string();
+    let gone = Gone {
+        id,
+        tenant_id: image.tenant.id.get(),
+        name: &image.name,
+        sha256: &sha256,
+        reason: "it was asked for",
+    };
+    let deleted =
+        call.tx(instances.store(), IMAGE_DELETE, |tx| Box::pin(delete_in(&instances, tx, gone))).await;
     match deleted {
         Ok(()) => Ok(shown(&instances, id).await?.unwrap_or(image)),
         Err(Fault::Store(err)) if err.is_check("images_in_use") => {
@@ -74,6 +68,27 @@ pub(crate) async fn delete(
         }
         Err(fault) => Err(fault),
     }
+}
+
+/// An image that is to go, for what its event says.
+#[derive(Clone, Copy)]
+pub(crate) struct Gone<'a> {
+    pub id: ImageId,
+    pub tenant_id: TenantId,
+    pub name: &'a str,
+    pub sha256: &'a str,
+    pub reason: &'a str,
+}
+
+/// Nothing for one that is gone. The database refuses it for one of which an instance is made.
+pub(crate) async fn delete_in(instances: &Instances, tx: &mut Tx<'_>, gone: Gone<'_>) -> Result<(), Fault> {
+    if tx.execute(&sql::IMAGE_DELETE, &[&gone.id.uuid()]).await? > 0 {
+        let data = json!({ "name": gone.name, "sha256": gone.sha256, "reason": gone.reason });
+        let kind = EventKind::ImageDeleted;
+        events::append(tx, instances.rng(), kind, gone.id, Some(gone.tenant_id), data).await?;
+        wake(tx, IMAGE_QUEUE, &image_key(gone.id)).await?;
+    }
+    Ok(())
 }
 
 /// An instance that is made of the image.

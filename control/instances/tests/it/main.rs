@@ -13,4 +13,5 @@ mod lost;
 mod network;
 mod orphans;
 mod places;
+mod tenants;
 mod user_data;

@@ -20,7 +20,12 @@ impl World {
         let store = db.store.clone();
         let admin =
             iam::bootstrap(&store, &OsRng, &OsEntropy, Duration::from_secs(3600)).await.unwrap().unwrap();
-        let iam = iam::Iam::new(store.clone(), Arc::new(OsRng), Arc::new(OsEntropy));
+        let iam = iam::Iam::new(
+            store.clone(),
+            Arc::new(kit::SystemClock::new()),
+            Arc::new(OsRng),
+            Arc::new(OsEntropy),
+        );
         let modules = [iam::module(&iam), ledger::module(&ledger::Ledger::new(store.clone()))];
         let pipeline = pipeline_with(&modules, iam, iam::Authorizer::new(store.clone()), store);
         Self { db, pipeline, admin: admin.secret.to_string() }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kernel::Principal;
 use kernel::ports::iam::Resource;
+use kernel::ports::tenants::Belongings;
 use kernel::testing::{self, DecideBy, deny_all};
 use serde_json::json;
 
-use crate::world::{with_ring, world};
+use crate::world::{OP, with_ring, world};
 
 const VALUE: &str = "hunter2-and-more-of-it";
 
@@ -123,4 +124,25 @@ async fn a_tenant_of_nobody_gets_none() {
     let told =
         world.call("secrets.put", json!({ "tenant": nobody.to_string(), "name": "x", "value": "x" })).await;
     assert_eq!(told.code(), "NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_secrets_go_with_it_and_no_others() {
+    let world = world().await;
+    let (secrets, tenant, other) = (&world.secrets, world.tenant, world.other);
+    let left = async |tenant| world.db.store.tx(OP, |tx| Box::pin(secrets.left(tx, tenant))).await.unwrap();
+    world.put("one", VALUE).await;
+    world.put("two", VALUE).await;
+    world
+        .call("secrets.put", json!({ "tenant": other.to_string(), "name": "kept", "value": VALUE }))
+        .await
+        .ok();
+    assert_eq!(left(tenant).await, ["2 secrets"]);
+    secrets.clear(tenant).await.unwrap();
+    assert!(left(tenant).await.is_empty());
+    assert_eq!(left(other).await, ["1 secret"]);
+    assert_eq!(world.count("outbox_events WHERE kind = 'secret.deleted'").await, 2);
+    world.db.batch("UPDATE tenants SET deleting_at = compute_now() WHERE name = 'acme'").await;
+    let late = world.call("secrets.put", json!({ "name": "late", "value": VALUE })).await;
+    assert_eq!(late.code(), "INVALID_STATE", "{}", late.body);
 }

@@ -68,7 +68,8 @@ impl World {
         let admin = iam::bootstrap(&store, &OsRng, &OsEntropy, Duration::from_secs(3600)).await;
         let admin = admin.expect("the database takes it").expect("the database is new");
         let (rng, clock) = (Arc::new(OsRng), Arc::new(SystemClock::new()));
-        let iam = iam::Iam::new(store.clone(), rng.clone(), Arc::new(OsEntropy));
+        let iam =
+            iam::Iam::new(store.clone(), Arc::new(kit::SystemClock::new()), rng.clone(), Arc::new(OsEntropy));
         let ledger = ledger::Ledger::new(store.clone());
         let modules = [iam::module(&iam), ledger::module(&ledger)];
         let authorizer = iam::Authorizer::new(store.clone());

@@ -15,6 +15,11 @@ const HOSTS: u32 = 2;
 const HELD: &str = "SELECT (SELECT count(*) FROM secrets) + (SELECT count(*) FROM host_bookings) + (SELECT count(*) FROM ip_leases)
    + (SELECT count(*) FROM instance_holds) + (SELECT count(*) FROM instance_allocations WHERE ended_at IS NULL)";
 
+/// What a tenant may leave behind, but for rows of what has ended.
+const ROWS: &str = "SELECT (SELECT count(*) FROM tenants WHERE deleted_at IS NULL) || ' ' || (SELECT count(*) FROM images WHERE deleted_at IS NULL)
+   || ' ' || (SELECT count(*) FROM instances WHERE ended_at IS NULL) || ' ' || (SELECT count(*) FROM reservations WHERE ended_at IS NULL)
+   || ' ' || (SELECT count(*) FROM secrets) || ' ' || (SELECT count(*) FROM quotas)";
+
 /// A pool of hosts with a flavor and an image, and hosts that are ready.
 async fn hosts(cloud: &Cloud, api: &Api, server: &e2e::serve::Server) -> anyhow::Result<e2e::serve::Sim> {
     api.ok("sites.create", json!({ "name": "e2e" })).await?;
@@ -102,6 +107,45 @@ async fn an_instance_reaches_its_host_runs_stops_starts_and_goes_without_a_trace
         Ok(if behind.is_empty() { Ok(()) } else { Err(format!("{behind:?}")) })
     })
     .await?;
+    drop(sim);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_goes_with_its_instances_secrets_and_reservations_without_a_trace() -> anyhow::Result<()> {
+    let cloud = Cloud::new().await?;
+    let server =
+        cloud.serve(&Serve::new("all", &["api", "worker", "scheduler", "gateway"], &cloud.db.url))?;
+    let api = cloud.api(&server)?;
+    let sim = hosts(&cloud, &api, &server).await?;
+    let before = cloud.db.scalar_text(ROWS).await;
+
+    let tenant = api.ok("tenants.create", json!({ "name": "acme" })).await?["id"].clone();
+    let image = json!({
+        "tenant": tenant, "name": "own", "url": "https://cloud.example.com/own.qcow2", "sha256": "cd".repeat(32),
+        "format": "qcow2",
+    });
+    api.ok("images.create", image).await?;
+    api.ok("secrets.put", json!({ "tenant": tenant, "name": "seed", "value": "#cloud-config\n" })).await?;
+    api.ok("quotas.set", json!({ "tenant": tenant, "resource": "vcpu", "amount": 8 })).await?;
+    for (name, user_data) in [("a", "secret://seed"), ("b", "#cloud-config\nhostname: b\n")] {
+        let asked = json!({
+            "tenant": tenant, "pool": "vps", "flavor": "small", "image": "own", "name": name, "userData": user_data,
+            "wait": { "timeoutMs": 20_000 },
+        });
+        let made = api.ok("instances.create", asked).await?;
+        ensure!(made["state"] == "running", "{made}");
+    }
+    ensure!(domains(&sim)?.len() == 2);
+    let refused = api.call("tenants.delete", json!({ "id": tenant })).await;
+    let refused = format!("{:?}", refused.err());
+    ensure!(refused.contains("2 instances, 1 image, 1 secret"), "{refused}");
+    let delete = json!({ "id": tenant, "withContents": true, "wait": { "timeoutMs": 30_000 } });
+    let gone = api.ok("tenants.delete", delete).await?;
+    ensure!(gone["state"] == "deleted", "{gone}");
+    ensure!(domains(&sim)?.is_empty());
+    ensure!(cloud.db.scalar_i64(HELD).await == 0);
+    ensure!(cloud.db.scalar_text(ROWS).await == before);
     drop(sim);
     Ok(())
 }

@@ -11,6 +11,7 @@ use iam::{Authorizer, Iam};
 use instances::Instances;
 use kernel::module::{Pass, QueueHandler};
 use kernel::ports::node::{NodeObserver, SpecContributor};
+use kernel::ports::tenants::Belongings;
 use kernel::run::Running;
 use kernel::run::drive::{DrivenPass, DrivenQueue, DrivenRelay};
 use kernel::{CallLimits, Module, Pipeline};
@@ -135,11 +136,13 @@ pub fn modules(plant: &Plant, store: &Store, rng: &Arc<dyn Rng>) -> anyhow::Resu
     let secrets = Secrets::new(
         store.clone(),
         Some(plant.keys.secrets_ring()?),
-        clock,
+        clock.clone(),
         rng.clone(),
         Arc::new(AsEntropy(rng.clone())),
     );
-    let iam = Iam::new(store.clone(), rng.clone(), Arc::new(AsEntropy(rng.clone())));
+    let iam = Iam::new(store.clone(), clock, rng.clone(), Arc::new(AsEntropy(rng.clone())));
+    let mut belongings: Vec<Arc<dyn Belongings>> =
+        vec![Arc::new(capacity.clone()), Arc::new(secrets.clone())];
     let ledger = Ledger::with_join(store.clone(), rng.clone(), None);
     let mut modules = vec![
         iam::module(&iam),
@@ -148,10 +151,12 @@ pub fn modules(plant: &Plant, store: &Store, rng: &Arc<dyn Rng>) -> anyhow::Resu
         capacity::module(&capacity),
     ];
     if let Some(instances) = instances {
+        belongings.insert(0, Arc::new(instances.clone()));
         instances.set_keeper(Arc::new(secrets.clone()));
         fleet.set_broker(Arc::new(Broker::new(secrets.clone(), Arc::new(instances.clone()))));
         modules.extend([instances::module(&instances, None), secrets::module(&secrets)]);
     }
+    iam.set_belongings(belongings);
     let worker = fleet::methods::worker(&fleet);
     Ok(Modules { fleet, modules, worker, iam, capacity })
 }
