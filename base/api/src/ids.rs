@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use model::article;
 use model::label::check_name;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -64,7 +65,7 @@ impl<T: model::Id> JsonSchema for Id<T> {
             "type": "string",
             "format": format!("{}-id", T::KIND.replace(' ', "-")),
             "pattern": format!("^{}[0-7][0-9a-hjkmnp-tv-z]{{25}}$", T::PREFIX),
-            "description": format!("The id of a {}.", T::KIND),
+            "description": format!("The id of {} {}.", article(T::KIND), T::KIND),
         })
     }
 }
@@ -90,8 +91,10 @@ impl<T: model::Id> FromStr for Ref<T> {
         for (kind, prefix) in model::ID_KINDS {
             if text.starts_with(prefix) && *prefix != T::PREFIX {
                 return Err(format!(
-                    "{:?} is the id of a {kind}, not of a {}: give one that starts with {:?}, or a name",
+                    "{:?} is the id of {} {kind}, not of {} {}: give one that starts with {:?}, or a name",
                     shown(text),
+                    article(kind),
+                    article(T::KIND),
                     T::KIND,
                     T::PREFIX
                 ));
@@ -101,8 +104,9 @@ impl<T: model::Id> FromStr for Ref<T> {
             return Err(text.parse::<T>().expect_err("it was tried above").to_string());
         }
         Err(format!(
-            "{:?} is neither a {} id, which starts with {:?}, nor a name: 1 to 63 characters of a-z, 0-9 and '-'",
+            "{:?} is neither {} {} id, which starts with {:?}, nor a name: 1 to 63 characters of a-z, 0-9 and '-'",
             shown(text),
+            article(T::KIND),
             T::KIND,
             T::PREFIX
         ))
@@ -144,7 +148,7 @@ impl<T: model::Id> JsonSchema for Ref<T> {
             "type": "string",
             "format": format!("{}-ref", T::KIND.replace(' ', "-")),
             "pattern": format!("^({}[0-7][0-9a-hjkmnp-tv-z]{{25}}|[a-z0-9]([a-z0-9-]{{0,61}}[a-z0-9])?)$", T::PREFIX),
-            "description": format!("The id or the name of a {}.", T::KIND),
+            "description": format!("The id or the name of {} {}.", article(T::KIND), T::KIND),
         })
     }
 }

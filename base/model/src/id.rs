@@ -12,12 +12,22 @@ const SUFFIX_LEN: usize = 26;
 /// Why a text is not an id of the wanted kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    #[error("{given:?} is not a {kind} id: one starts with {prefix:?}")]
+    #[error("{given:?} is not {} {kind} id: one starts with {prefix:?}", article(.kind))]
     WrongPrefix { kind: &'static str, prefix: &'static str, given: String },
     #[error(
-        "{given:?} is not a {kind} id: after {prefix:?} come 26 characters of 0-9 and a-z without i, l, o, u"
+        "{given:?} is not {} {kind} id: after {prefix:?} come 26 characters of 0-9 and a-z without i, l, o, u",
+        article(.kind)
     )]
     Malformed { kind: &'static str, prefix: &'static str, given: String },
+}
+
+/// What comes before the name of a kind of id: an instance, a user, an SSH certificate.
+pub fn article(kind: &str) -> &'static str {
+    // As they are spoken: no kind's "u" is a vowel, and "SSH" is spelled out.
+    match kind.starts_with(['a', 'e', 'i', 'o', 'S']) {
+        true => "an",
+        false => "a",
+    }
 }
 
 /// Encodes a UUID as 26 characters: 128 bits, most significant first, with two leading zero bits.

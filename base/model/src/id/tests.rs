@@ -48,3 +48,15 @@ fn no_two_kinds_share_a_prefix() {
         }
     }
 }
+
+#[test]
+fn a_kind_has_the_article_that_is_spoken_before_it() {
+    let an: Vec<&str> = ID_KINDS.iter().map(|(kind, _)| *kind).filter(|kind| article(kind) == "an").collect();
+    let wanted =
+        ["allocation", "instance", "SSH certificate", "image", "event", "audit entry", "incarnation"];
+    assert_eq!(an, wanted);
+    let err = "node_01h2xcejqtf2nbrexx3vqjhp41".parse::<InstanceId>().unwrap_err();
+    assert!(err.to_string().contains("is not an instance id"), "{err}");
+    let err = "sshc_short".parse::<SshCertId>().unwrap_err();
+    assert!(err.to_string().contains("is not an SSH certificate id"), "{err}");
+}
