@@ -112,7 +112,11 @@ pub struct CreateInstance {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GetInstance {
-    pub id: Id<InstanceId>,
+    /// Its id, or its name when no other that is there has it.
+    pub id: Ref<InstanceId>,
+    /// Whose instance has the name. The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
     /// Until nothing is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
@@ -145,7 +149,11 @@ pub struct ListInstances {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangeInstance {
-    pub id: Id<InstanceId>,
+    /// Its id, or its name when no other that is there has it.
+    pub id: Ref<InstanceId>,
+    /// Whose instance has the name. The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
     /// Until it is as asked, or cannot be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
@@ -155,8 +163,11 @@ pub struct ChangeInstance {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResizeInstance {
-    /// One that is stopped.
-    pub id: Id<InstanceId>,
+    /// One that is stopped: its id, or its name when no other that is there has it.
+    pub id: Ref<InstanceId>,
+    /// Whose instance has the name. The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
     /// With as many GPUs, and no less of a disk.
     pub flavor: Ref<FlavorId>,
     /// Until its host has answered.

@@ -177,7 +177,9 @@ fn compare_fields(
             continue;
         };
         if before.kind != after.kind {
-            changes.push(Breaks(format!("{at}: {path} was {}, is {}", before.kind, after.kind)));
+            let text = format!("{at}: {path} was {}, is {}", before.kind, after.kind);
+            let adds = side == Side::Request && takes_names_too(&before.kind, &after.kind);
+            changes.push(if adds { Adds(text) } else { Breaks(text) });
         }
         if before.required != after.required {
             let breaks = after.required == (side == Side::Request);
@@ -205,6 +207,12 @@ fn compare_fields(
         let text = format!("{at}: {path} is new");
         changes.push(if breaks { Breaks(format!("{text} and required")) } else { Adds(text) });
     }
+}
+
+/// Where an id was taken, an id or a name is.
+fn takes_names_too(before: &str, after: &str) -> bool {
+    let ids = before.strip_suffix("-id)");
+    ids.is_some() && ids == after.strip_suffix("-ref)")
 }
 
 fn narrower(before: &FieldSurface, after: &FieldSurface) -> bool {

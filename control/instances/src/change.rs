@@ -147,9 +147,9 @@ async fn change(
     action: &'static str,
     ask: Ask,
 ) -> Result<Instance, Fault> {
-    let id = request.id.get();
-    let found = instances.named(&call, action, id).await?;
-    call.require_on(action, SEE, &found.subject.resource(), "instance", id).await?;
+    let found = instances.named(&call, action, request.tenant, &request.id).await?;
+    call.require_on(action, SEE, &found.subject.resource(), "instance", &request.id).await?;
+    let id = found.subject.id;
     call.about(format!("instance/{id}"));
     let this = &instances;
     call.tx(instances.store(), INSTANCE_CHANGE, |tx| {

@@ -10,7 +10,7 @@ use kernel::ports::iam::Resource;
 use kernel::ports::tunnels::{InstanceDoor, InstanceDoors};
 use kernel::wait::until_settled;
 use kernel::{ApiError, BoxFuture, Call, Fault};
-use model::{Id, InstanceId};
+use model::{Id, InstanceId, TenantId};
 use store::StoreError;
 use uuid::Uuid;
 
@@ -20,6 +20,9 @@ use crate::{Instances, sql, view};
 
 /// What a caller must be allowed to do to know that an instance is there.
 pub(crate) const SEE: &str = api::instances::Get::ACTION;
+/// Of those that share a name, the newest are looked at, and this many are told.
+const NAMESAKES_MAX: i64 = 100;
+const TOLD_MAX: usize = 10;
 
 impl Instances {
     pub(crate) async fn stored(&self, id: InstanceId) -> Result<Option<Stored>, StoreError> {
@@ -44,12 +47,46 @@ impl Instances {
     }
 
     /// The instance a call names. One that is not there is decided on too, as every call is.
-    pub(crate) async fn named(&self, call: &Call, action: &str, id: InstanceId) -> Result<Stored, Fault> {
-        if let Some(found) = self.stored(id).await? {
+    pub(crate) async fn named(
+        &self,
+        call: &Call,
+        action: &str,
+        tenant: Option<api::Id<TenantId>>,
+        instance: &Ref<InstanceId>,
+    ) -> Result<Stored, Fault> {
+        let tenant_id = tenant.map_or(call.principal.tenant_id, api::Id::get);
+        let (found, on) = match instance {
+            Ref::Id(id) => (self.stored(*id).await?, Resource::one(KIND, id, call.principal.tenant_id)),
+            Ref::Name(name) => (self.called(call, tenant_id, name).await?, Resource::any(KIND, tenant_id)),
+        };
+        if let Some(found) = found {
             return Ok(found);
         }
-        call.decide(action, &Resource::one(KIND, id, call.principal.tenant_id)).await?;
-        Err(ApiError::not_found("instance", id).into())
+        call.decide(action, &on).await?;
+        Err(ApiError::not_found("instance", instance).into())
+    }
+
+    /// By its name, which several may have. Those that have ended left theirs to others.
+    async fn called(&self, call: &Call, tenant_id: TenantId, name: &str) -> Result<Option<Stored>, Fault> {
+        let values: [&(dyn store::Param + Sync); 3] = [&tenant_id.uuid(), &name, &NAMESAKES_MAX];
+        let rows = self.store().read(&sql::INSTANCES_NAMED, &values).await?;
+        let mut found: Vec<Stored> = rows.iter().map(Stored::of_row).collect::<Result<_, _>>()?;
+        if found.len() > 1 {
+            // One that the caller may not see is in nobody's way, and is not told of.
+            found = call.filter(SEE, found, |one| one.subject.resource()).await?;
+        }
+        match found.len() {
+            0 | 1 => Ok(found.pop()),
+            count => {
+                let ids: Vec<String> =
+                    found.iter().take(TOLD_MAX).map(|one| one.subject.id.to_string()).collect();
+                let message = format!(
+                    "{count} instances are called {name}: give the id of one; better-compute instances list --name {name} \
+                     tells them apart"
+                );
+                Err(ApiError::invalid("/id", message).detail("instances", ids).into())
+            }
+        }
     }
 }
 
@@ -68,12 +105,11 @@ pub(crate) async fn get(
     call: Arc<Call>,
     request: GetInstance,
 ) -> Result<Instance, Fault> {
-    let id = request.id.get();
-    let found = instances.named(&call, SEE, id).await?;
-    call.require_visible(SEE, &found.subject.resource(), "instance", id).await?;
+    let found = instances.named(&call, SEE, request.tenant, &request.id).await?;
+    call.require_visible(SEE, &found.subject.resource(), "instance", &request.id).await?;
     let wait = request.wait.map(|wait| Duration::from_millis(wait.timeout_ms.get()));
     let found = match wait {
-        Some(_) => instances.settled(id, wait).await?,
+        Some(_) => instances.settled(found.subject.id, wait).await?,
         None => found,
     };
     Ok(view::instance(&found))

@@ -32,9 +32,10 @@ pub(crate) async fn recover(
     call: Arc<Call>,
     request: ChangeInstance,
 ) -> Result<Instance, Fault> {
-    let (id, action) = (request.id.get(), api::instances::Recover::ACTION);
-    let found = instances.named(&call, action, id).await?;
-    call.require_on(action, SEE, &found.subject.resource(), "instance", id).await?;
+    let action = api::instances::Recover::ACTION;
+    let found = instances.named(&call, action, request.tenant, &request.id).await?;
+    call.require_on(action, SEE, &found.subject.resource(), "instance", &request.id).await?;
+    let id = found.subject.id;
     call.about(format!("instance/{id}"));
     let this = &instances;
     call.tx(instances.store(), INSTANCE_RECOVER, |tx| Box::pin(async move { this.recover_in(tx, id).await }))
@@ -48,9 +49,10 @@ pub(crate) async fn force_release(
     call: Arc<Call>,
     request: ChangeInstance,
 ) -> Result<Instance, Fault> {
-    let (id, action) = (request.id.get(), api::instances::ForceRelease::ACTION);
-    let found = instances.named(&call, action, id).await?;
-    call.require_on(action, SEE, &found.subject.resource(), "instance", id).await?;
+    let action = api::instances::ForceRelease::ACTION;
+    let found = instances.named(&call, action, request.tenant, &request.id).await?;
+    call.require_on(action, SEE, &found.subject.resource(), "instance", &request.id).await?;
+    let id = found.subject.id;
     call.about(format!("instance/{id}"));
     let (this, by, is_stuck) = (&instances, call.principal.name.as_str(), stuck(&found).is_some());
     call.tx(instances.store(), INSTANCE_FORCE_RELEASE, |tx| {

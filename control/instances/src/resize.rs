@@ -30,10 +30,9 @@ pub(crate) async fn resize(
     call: Arc<Call>,
     request: ResizeInstance,
 ) -> Result<Instance, Fault> {
-    let id = request.id.get();
-    let found = instances.named(&call, ACTION, id).await?;
-    call.require_on(ACTION, SEE, &found.subject.resource(), "instance", id).await?;
-    let before = &found.subject;
+    let found = instances.named(&call, ACTION, request.tenant, &request.id).await?;
+    call.require_on(ACTION, SEE, &found.subject.resource(), "instance", &request.id).await?;
+    let (id, before) = (found.subject.id, &found.subject);
     let (flavor_id, flavor_name) = parts(&request.flavor);
     let values: [&(dyn store::Param + Sync); 3] = [&before.pool_id.uuid(), &flavor_id, &flavor_name];
     let Some(flavor) = instances.store().read_opt(&sql::FLAVOR_FIND, &values).await? else {

@@ -212,6 +212,13 @@ macro_rules! instance_select {
 }
 
 pub const INSTANCE_GET: Sql = sql("instance_get", instance_select!("WHERE i.instance_id = $1"));
+/// Those of a tenant that have the name and have not ended.
+pub const INSTANCES_NAMED: Sql = sql(
+    "instances_named",
+    instance_select!(
+        "WHERE i.tenant_id = $1 AND i.name = $2 AND i.ended_at IS NULL ORDER BY i.instance_id DESC LIMIT $3"
+    ),
+);
 pub const INSTANCES_LIST: Sql = sql(
     "instances_list",
     instance_select!(
@@ -341,6 +348,7 @@ pub const ALL: &[Sql] = &[
     INSTANCE_STUCK,
     INSTANCE_END,
     INSTANCE_GET,
+    INSTANCES_NAMED,
     INSTANCES_LIST,
     INSTANCE_SECRET,
     POOL_POLICY,

@@ -122,3 +122,26 @@ fn what_only_adds_does_not_break() {
     assert!(breaks(&changes(|m| drop(m.request.insert("colour".to_owned(), new(true))))));
     assert!(!breaks(&changes(|m| drop(m.response.insert("colour".to_owned(), new(true))))));
 }
+
+#[test]
+fn a_name_where_an_id_was_taken_adds_and_one_where_an_id_was_answered_breaks() {
+    let field = |kind: &str| FieldSurface {
+        kind: kind.to_owned(),
+        required: true,
+        min: None,
+        max: None,
+        words: vec![],
+    };
+    let becomes = |side, before: &str, after: &str| {
+        let of = |kind| BTreeMap::from([("id".to_owned(), field(kind))]);
+        let mut changes = Vec::new();
+        compare_fields("here", side, &of(before), &of(after), &mut changes);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        breaks(&changes)
+    };
+    assert!(!becomes(Side::Request, "string (instance-id)", "string (instance-ref)"));
+    assert!(becomes(Side::Request, "string (instance-ref)", "string (instance-id)"));
+    assert!(becomes(Side::Request, "string (instance-id)", "string (image-ref)"));
+    assert!(becomes(Side::Request, "string", "string (instance-ref)"));
+    assert!(becomes(Side::Response, "string (instance-id)", "string (instance-ref)"));
+}

@@ -17,6 +17,18 @@ pub struct Flag {
     pub shape: Shape,
 }
 
+impl Flag {
+    /// As usage and errors name a positional argument. What may be a name is no `ID`.
+    pub fn value_name(&self) -> String {
+        match &self.shape {
+            Shape::Text { format: Some(format), .. } if self.path == "id" => {
+                format.strip_suffix("-ref").unwrap_or("id").to_uppercase()
+            }
+            _ => self.long.to_uppercase(),
+        }
+    }
+}
+
 /// Fields that a command carries without its name: what it is about comes first.
 fn positionals(method: &str) -> &'static [&'static str] {
     match method {
@@ -112,7 +124,7 @@ pub fn command(row: &'static MethodRow) -> Command {
 fn argument(row: &MethodRow, flag: &Flag, index: usize) -> Arg {
     let mut arg = Arg::new(flag.path.clone()).help(help(row, flag));
     if flag.positional {
-        arg = arg.index(index + 1).value_name(flag.long.to_uppercase());
+        arg = arg.index(index + 1).value_name(flag.value_name());
     } else {
         arg = arg.long(flag.long.clone());
     }

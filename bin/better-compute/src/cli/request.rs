@@ -61,7 +61,7 @@ pub fn check(row: &MethodRow, request: Value) -> Result<Value, Failure> {
             .into_iter()
             .find(|flag| path == flag.path || path.starts_with(&format!("{}.", flag.path)));
         let message = match flag {
-            Some(flag) if flag.positional => format!("{}: {}", flag.long.to_uppercase(), invalid.message),
+            Some(flag) if flag.positional => format!("{}: {}", flag.value_name(), invalid.message),
             Some(flag) => format!("--{}: {}", flag.long, invalid.message),
             None if path.is_empty() => invalid.message,
             None => format!("{path}: {}", invalid.message),

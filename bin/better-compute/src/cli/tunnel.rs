@@ -87,34 +87,16 @@ fn client(matches: &ArgMatches, shell: &mut Shell) -> Result<(Client, Option<Str
 
 /// The instance that was meant, with what is to be known of it.
 async fn instance(given: &str, tenant: Option<&str>, client: &Client) -> Result<Value, Failure> {
-    if given.parse::<InstanceId>().is_ok() {
-        let get = api::find("instances.get").expect("the table has it");
-        return api_command::send(get, &json!({ "id": given }), client).await;
-    }
     if given.parse::<NodeId>().is_ok() {
         return Err(Failure::Usage {
             message: format!("{given} is a node: for its own console there is --node"),
             help: format!("better-compute console --node {given}"),
         });
     }
-    let list = api::find("instances.list").expect("the table has it");
-    let mut wanted = json!({ "name": given, "limit": 10 });
-    add_tenant(list, &mut wanted, tenant);
-    let found = api_command::send(list, &super::request::check(list, wanted)?, client).await?;
-    match found["items"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        [one] => Ok(one.clone()),
-        [] => Err(Failure::Local {
-            message: format!("there is no instance {given:?}"),
-            help: "better-compute instances list".to_owned(),
-        }),
-        several => {
-            let ids: Vec<String> = several.iter().map(|one| at(one, "id")).collect();
-            Err(Failure::Usage {
-                message: format!("{} instances are called {given:?}", several.len()),
-                help: format!("one of their ids: {}", ids.join(", ")),
-            })
-        }
-    }
+    let get = api::find("instances.get").expect("the table has it");
+    let mut wanted = json!({ "id": given });
+    add_tenant(get, &mut wanted, tenant);
+    api_command::send(get, &super::request::check(get, wanted)?, client).await
 }
 
 fn id_of(instance: &Value) -> Result<InstanceId, Failure> {

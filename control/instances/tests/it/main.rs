@@ -10,6 +10,7 @@ mod hosts;
 mod images;
 mod life;
 mod lost;
+mod names;
 mod network;
 mod orphans;
 mod places;

@@ -76,6 +76,22 @@ fn what_is_not_found_names_the_list_of_its_kind() {
 }
 
 #[test]
+fn a_name_that_several_have_comes_with_their_ids() {
+    let ids = [id::<model::InstanceId>(2), id::<model::InstanceId>(1)];
+    let message = "2 instances are called web: give the id of one; better-compute instances list --name web tells them apart";
+    let refusal =
+        || Answer::error(ErrorCode::InvalidInput, message, json!({"pointer": "/id", "instances": ids}));
+    let stub = Stub::script(vec![refusal(), refusal()]);
+    for line in ["instances stop web", "console web"] {
+        let outcome = Person::at(&stub).run(line);
+        assert_eq!(outcome.code, 2, "{line}: {}", outcome.err);
+        assert!(outcome.err.contains(message), "{line}: {}", outcome.err);
+        assert!(ids.iter().all(|id| outcome.err.contains(id)), "{line}: {}", outcome.err);
+    }
+    assert_eq!(stub.asked()[1].line, "POST /api/compute/instances/get");
+}
+
+#[test]
 fn a_fault_of_the_server_gives_the_request_to_quote() {
     let outcome = refused(ErrorCode::Internal, "nodes get sim-0");
     assert!(outcome.err.contains("  request   req_"), "{}", outcome.err);

@@ -108,6 +108,25 @@ fn nested_fields_have_flags_of_their_own() {
 }
 
 #[test]
+fn instances_are_named_by_their_id_or_their_name() {
+    let stub = Stub::script(vec![Answer::json(json!({}))]);
+    let (person, id, tenant) = (Person::at(&stub), id::<model::InstanceId>(1), id::<model::TenantId>(2));
+    let resize = format!("instances resize web --flavor larger --tenant {tenant}");
+    for (line, body) in [
+        (format!("instances get {id}"), json!({"id": id})),
+        ("instances stop web".to_owned(), json!({"id": "web"})),
+        ("instances force-release web --yes".to_owned(), json!({"id": "web"})),
+        (resize, json!({"id": "web", "flavor": "larger", "tenant": tenant})),
+    ] {
+        let outcome = person.run(&line);
+        assert_eq!(outcome.code, 0, "{line}: {}", outcome.err);
+        assert_eq!(stub.asked().pop().expect("it was sent").body, body, "{line}");
+    }
+    let help = person.run("instances stop --help").err;
+    assert!(help.contains("<INSTANCE>") && help.contains("or its name"), "{help}");
+}
+
+#[test]
 fn ssh_keys_come_from_files_and_a_private_one_goes_nowhere() {
     let stub = Stub::script(vec![Answer::json(json!({}))]);
     let person = Person::at(&stub);
@@ -165,6 +184,7 @@ fn an_id_of_another_kind_never_leaves_this_machine() {
         format!("nodes get {pool}"),
         format!("reservations get {pool}"),
         format!("nodes list --pool {}", id::<model::NodeId>(1)),
+        format!("instances stop {pool}"),
     ] {
         let outcome = Person::at(&stub).run(&line);
         assert_eq!(outcome.code, 2, "{line}: {}", outcome.err);
@@ -172,6 +192,9 @@ fn an_id_of_another_kind_never_leaves_this_machine() {
     let outcome = Person::at(&stub).run(&format!("nodes get {pool}"));
     assert!(outcome.err.starts_with("error: NODE: "), "{}", outcome.err);
     assert!(outcome.err.contains("is the id of a pool, not of a node"), "{}", outcome.err);
+    let outcome = Person::at(&stub).run(&format!("instances stop {pool}"));
+    assert!(outcome.err.starts_with("error: INSTANCE: "), "{}", outcome.err);
+    assert!(outcome.err.contains("is the id of a pool, not of an instance"), "{}", outcome.err);
     assert!(stub.asked().is_empty());
 }
 

@@ -15,6 +15,25 @@ fn waiting_follows_until_it_is_active() {
 }
 
 #[test]
+fn what_was_named_is_followed_by_its_id() {
+    let id = id::<model::InstanceId>(1);
+    let states = ["deleting", "deleted"]
+        .map(|state| Answer::json(json!({"id": id, "state": state, "desiredState": "deleted"})));
+    let stub = Stub::script(states.to_vec());
+    let outcome = Person::at(&stub).run("instances delete web --yes --wait");
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    let asked = stub.asked();
+    assert_eq!(
+        (asked[0].line.as_str(), &asked[0].body["id"]),
+        ("POST /api/compute/instances/delete", &json!("web"))
+    );
+    assert_eq!(
+        (asked[1].line.as_str(), &asked[1].body["id"]),
+        ("POST /api/compute/instances/get", &json!(id))
+    );
+}
+
+#[test]
 fn what_settles_otherwise_is_a_failure_with_its_reason() {
     let mut failed = reservation("failed");
     failed["failure"] = "no node came free".into();
