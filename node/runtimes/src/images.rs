@@ -15,15 +15,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use kit::fs::FsError;
 use kit::{Clock, Supervisor, TaskKind};
 use sha2::{Digest, Sha256};
@@ -189,9 +190,16 @@ impl Images {
         drop(fetches);
         let (inner, image) = (self.0.clone(), image.clone());
         self.0.supervisor.spawn(FETCH, move |stop| async move {
-            // A fetch that is stopped leaves what has come for the next process.
-            if let Some(came) = stop.run_until_cancelled(inner.fetch(&image, &part, &progress)).await {
-                inner.settle(part, came);
+            // What a panic leaves behind is what a process that is killed does: some of the file.
+            let fetch = AssertUnwindSafe(inner.fetch(&image, &part, &progress)).catch_unwind();
+            match stop.run_until_cancelled(fetch).await {
+                Some(Ok(came)) => inner.settle(part, came),
+                Some(Err(panic)) => {
+                    inner.settle(part, Err(ImageError::Panicked));
+                    resume_unwind(panic);
+                }
+                // A fetch that is stopped leaves what has come for the next process.
+                None => {}
             }
             Ok::<_, Infallible>(())
         });

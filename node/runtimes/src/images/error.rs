@@ -20,6 +20,8 @@ pub enum ImageError {
     TooLarge { total: u64 },
     #[error("fetch the image: {needed} MiB more are needed, and the disk has {left} MiB for it; free some")]
     NoRoom { needed: u64, left: u64 },
+    #[error("fetch the image: a fault of the daemon broke it off, which its log tells of")]
+    Panicked,
     #[error("the image's SHA-256 is {found}; the file at its address is another one")]
     OtherDigest { found: String },
     #[error(transparent)]
@@ -35,9 +37,12 @@ impl ImageError {
             Self::Fetch(err) => err.lasting,
             Self::TooLarge { .. } | Self::OtherDigest { .. } => true,
             Self::Refused(err) => err.is_refusal(),
-            Self::Stalled | Self::TooSlow | Self::Short { .. } | Self::NoRoom { .. } | Self::Files(_) => {
-                false
-            }
+            Self::Stalled
+            | Self::TooSlow
+            | Self::Short { .. }
+            | Self::NoRoom { .. }
+            | Self::Panicked
+            | Self::Files(_) => false,
         }
     }
 
@@ -49,6 +54,7 @@ impl ImageError {
             Self::TooSlow
             | Self::TooLarge { .. }
             | Self::NoRoom { .. }
+            | Self::Panicked
             | Self::OtherDigest { .. }
             | Self::Refused(_)
             | Self::Files(_) => false,
@@ -64,7 +70,9 @@ impl ImageError {
             Self::NoRoom { .. } => EXHAUSTED,
             Self::Files(err) if disk::is_full(err) => EXHAUSTED,
             Self::Files(_) | Self::Refused(_) => "DiskTrouble",
-            Self::Fetch(_) | Self::Stalled | Self::TooSlow | Self::Short { .. } => "ImageUnavailable",
+            Self::Fetch(_) | Self::Stalled | Self::TooSlow | Self::Short { .. } | Self::Panicked => {
+                "ImageUnavailable"
+            }
         }
     }
 }

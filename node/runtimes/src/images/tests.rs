@@ -23,6 +23,8 @@ enum Line {
 const GONE: &str = "https://gone.example/x";
 /// Of addresses at which something is, and comes by one byte in 100 seconds.
 const SLOW: &str = "https://slow.example/";
+/// Of addresses that bring out a fault in whoever asks there.
+const PANICS: &str = "https://panics.example/";
 
 struct Script {
     content: Vec<u8>,
@@ -35,6 +37,7 @@ impl ImageSource for Script {
     fn open<'a>(&'a self, image: &'a ImageRef, offset: u64) -> BoxFuture<'a, Result<Incoming, FetchError>> {
         let at = self.opened.fetch_add(1, Ordering::Relaxed).min(self.lines.len() - 1);
         self.offsets.lock().unwrap().push(offset);
+        assert!(!image.url.starts_with(PANICS), "as the test wants it");
         if image.url.starts_with(SLOW) {
             let at = usize::try_from(offset).unwrap();
             let (total_bytes, byte) =
@@ -252,6 +255,20 @@ async fn lines_on_which_nothing_comes_end_the_fetch_and_what_came_stays() {
     assert!(!err.is_lasting() && err.reason() == "ImageUnavailable", "{err}");
     assert_eq!(host.source.opened.load(Ordering::Relaxed), 1 + CUTS_MAX as usize);
     assert_eq!(host.files(), [format!("{}.raw.part", hex::encode(image.sha256))]);
+}
+
+#[tokio::test]
+async fn a_fetch_that_panics_has_failed_and_is_in_nobodys_way() {
+    let mut host = host(&[Line::Whole]);
+    for number in 0..=FETCHES_MAX {
+        let image = at(format!("{PANICS}{number}"));
+        let failed = host.settled(&image).await;
+        let err = failure(&failed);
+        assert!(matches!(err, ImageError::Panicked) && !err.is_lasting(), "{err}");
+        assert_eq!(err.reason(), "ImageUnavailable");
+        assert!(matches!(host.images.want(&image), Wanted::Failed(_)), "it is told for a while");
+    }
+    assert!(matches!(host.settled(&at("https://quick.example/x")).await, Wanted::Here(_)));
 }
 
 #[tokio::test]
