@@ -8,14 +8,17 @@ use std::time::Duration;
 use agent::config::Config;
 use agent::identity::{FileIdentity, IdentityStore};
 use clap::Args;
+use handlers::files::{FILE_BYTES_MAX, HostFile};
 use hw::doctor::{self, HostFacts, Status};
 use hw::{Hardware, HostCommands, HostHardware, Root};
 use kit::{Clock, SystemClock};
+use pki::ssh::SshPublicKey;
 use serde::Serialize;
 
 use super::ConfigFlag;
 
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
+const SSH_CA: &str = "ssh-ca";
 
 #[derive(Args)]
 pub struct DoctorArgs {
@@ -100,6 +103,7 @@ async fn own_checks(path: &Path) -> Vec<Line> {
     )];
     lines.push(gateway(&config).await);
     lines.push(identity(&config));
+    lines.push(ssh_ca());
     lines
 }
 
@@ -139,5 +143,55 @@ fn identity(config: &Config) -> Line {
         }
         Ok(None) => Line::new("identity", "warn", "this machine has not joined").fix("bcd join"),
         Err(err) => Line::new("identity", "fail", kit::chain(&err)).fix(AGAIN),
+    }
+}
+
+/// Whose certificates sshd was told to trust, by the file that the daemon keeps for it.
+fn ssh_ca() -> Line {
+    let path = HostFile::SshCa.to_string();
+    match kit::fs::read_if_present(Path::new(&path), FILE_BYTES_MAX as u64) {
+        Ok(bytes) => ssh_cas(&path, &String::from_utf8_lossy(&bytes.unwrap_or_default())),
+        Err(err) => Line::new(SSH_CA, "warn", kit::chain(&err)).fix("run doctor as root"),
+    }
+}
+
+fn ssh_cas(path: &str, text: &str) -> Line {
+    let keys: Result<Vec<SshPublicKey>, _> = text.lines().map(str::parse).collect();
+    match keys {
+        Ok(keys) if keys.is_empty() => {
+            let why = "the node's pool names no accounts (sshAccounts), or it was not told of them yet";
+            Line::new(SSH_CA, "ok", format!("sshd is told to trust none: {why}"))
+        }
+        Ok(keys) => {
+            let fingerprints: Vec<&str> = keys.iter().map(SshPublicKey::fingerprint).collect();
+            Line::new(SSH_CA, "ok", format!("sshd is told to trust {}", fingerprints.join(", ")))
+        }
+        Err(err) => Line::new(SSH_CA, "warn", format!("{path}: {}", kit::chain(&err)))
+            .fix("the daemon writes it anew: bcd status shows how that went"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ssh_cas_are_shown_by_their_fingerprints_and_a_broken_file_is_not_taken_for_none() {
+        let key = |seed| {
+            let key = pki::SigningKey::generate(&pki::SeededEntropy::new(seed));
+            pki::ssh::ssh_ca_public_key(&key)
+        };
+        let (first, second) = (key(1), key(2));
+        let shown = ssh_cas("x", &format!("{}\n{}\n", first.line(), second.line()));
+        assert_eq!(shown.status, "ok");
+        assert!(shown.detail.ends_with(&format!("{}, {}", first.fingerprint(), second.fingerprint())));
+        let none = ssh_cas("x", "");
+        assert!(none.status == "ok" && none.detail.contains("sshAccounts"), "{}", none.detail);
+        let broken = ssh_cas("/etc/ssh/bc_ca.pub", "ssh-ed25519 nonsense\n");
+        assert!(
+            broken.status == "warn" && broken.detail.starts_with("/etc/ssh/bc_ca.pub: "),
+            "{}",
+            broken.detail
+        );
     }
 }

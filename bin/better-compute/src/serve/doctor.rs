@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use kit::{Clock, SystemClock};
+use pki::ssh::ssh_ca_public_key;
 use store::Store;
 
 use super::config;
@@ -74,6 +75,7 @@ fn keys(dir: &Path, lines: &mut Lines) {
                 );
             }
             secrets(&folder, dir, lines);
+            ssh_ca(&folder, dir, lines);
         }
         Err(err) => {
             lines.fail("worker", &format!("{err:#}"), "a process with only the gateway role needs none")
@@ -98,6 +100,22 @@ fn secrets(folder: &KeyFolder, dir: &Path, lines: &mut Lines) {
             lines.fail("secrets", "there is no key to keep them by", &fix);
         }
         Err(err) => lines.fail("secrets", &format!("{err:#}"), "take worker/secrets.kek from its backup"),
+    }
+}
+
+/// Without one all else works, and no node lets anybody in by a certificate.
+fn ssh_ca(folder: &KeyFolder, dir: &Path, lines: &mut Lines) {
+    match folder.ssh_ca() {
+        Ok(Some(key)) => {
+            let key = ssh_ca_public_key(&key);
+            lines.ok("ssh-ca", &format!("SSH certificates are signed by {}", key.fingerprint()));
+        }
+        Ok(None) => {
+            let make = format!("better-compute pki ssh-ca --dir {}", dir.display());
+            lines
+                .ok("ssh-ca", &format!("there is none, and no SSH certificates for nodes: {make} makes one"));
+        }
+        Err(err) => lines.fail("ssh-ca", &format!("{err:#}"), "take worker/ssh-ca.key.pem from its backup"),
     }
 }
 
