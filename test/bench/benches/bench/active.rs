@@ -14,6 +14,7 @@ use store::embedded::Embedded;
 
 use crate::plane::Plane;
 use crate::reservations::database::Counters;
+use crate::statements::{self, Statement};
 
 mod agents;
 mod calls;
@@ -31,6 +32,9 @@ pub struct Args {
     /// Seconds of each run.
     #[arg(long, default_value_t = 15)]
     seconds: u32,
+    /// Says which statements the database's time goes to, those of triggers too. Counting them costs it some.
+    #[arg(long)]
+    statements: bool,
 }
 
 /// What has to be on a disk before the next can begin, from the call to a reservation that is active. The environment file is in `/run` of
@@ -54,13 +58,18 @@ const ALONE: u32 = 30;
 const PROBE: Duration = Duration::from_secs(2);
 /// One page of PostgreSQL's log, which is what a small commit writes.
 const PROBE_BYTES: usize = 8192;
+const STATEMENTS_SHOWN: usize = 40;
 /// The rate at which the gate is held; the goal is held at the other.
 const RATE_OF_GATE: u32 = 50;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = crate::folder()?;
     crate::say_machine(dir.path())?;
-    let plane = Plane::start(dir.path(), &["api", "worker", "scheduler", "gateway"])?;
+    let roles = ["api", "worker", "scheduler", "gateway"];
+    let plane = match args.statements {
+        true => Plane::start_counting(dir.path(), &roles)?,
+        false => Plane::start(dir.path(), &roles)?,
+    };
     crate::runtime()?.block_on(measure(args, &plane, dir.path()))
 }
 
@@ -79,8 +88,12 @@ async fn measure(args: &Args, plane: &Plane, dir: &Path) -> anyhow::Result<()> {
     for &rate in &args.rates {
         let before = probe::append_and_sync(dir, PROBE_BYTES, 1, PROBE)?;
         println!("{before}");
+        let asked = if args.statements { statements::read(&store).await? } else { Vec::new() };
         let spent = Spent::read(plane, &agents)?;
         let run = calls.at_rate(rate, rate * args.seconds).await?;
+        if args.statements {
+            say_statements(statements::since(statements::read(&store).await?, &asked), run.samples.len());
+        }
         let spent = Spent::read(plane, &agents)?.since(&spent);
         println!("{run}");
         spent.say(&run);
@@ -90,6 +103,18 @@ async fn measure(args: &Args, plane: &Plane, dir: &Path) -> anyhow::Result<()> {
         calls.release_all().await?;
     }
     Ok(())
+}
+
+/// Which statements take most, for each reservation.
+fn say_statements(mut all: Vec<Statement>, count: usize) {
+    let each = |of: f64| of / count.max(1) as f64;
+    let outer: f64 = all.iter().filter(|one| one.outer).map(|one| one.ms).sum();
+    println!("  statements for each: {:.2} ms of execution and planning", each(outer));
+    all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    for one in all.iter().take(STATEMENTS_SHOWN) {
+        let inner = if one.outer { "" } else { "  (in one above)" };
+        println!("  {:>8.3} ms {:>7.2} calls   {}{inner}", each(one.ms), each(one.calls as f64), one.text);
+    }
 }
 
 /// What each takes by itself, and how often the database's log is synced for it.

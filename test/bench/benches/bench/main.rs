@@ -11,6 +11,7 @@ mod plane;
 mod program;
 mod reservations;
 mod sessions;
+mod statements;
 mod vm;
 
 use clap::{Parser, Subcommand};

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use store::embedded::{Embedded, EmbeddedConfig, Size};
 
 use crate::program::{self, Running};
+use crate::statements::{self, Counts};
 
 const GATEWAY_NAME: &str = "gateway.bench.test";
 /// More than any benchmark makes in a second: what is measured is not the limit of one user.
@@ -29,11 +30,22 @@ pub struct Plane {
     pub database: Embedded,
 }
 
+fn database_config(dir: &Path) -> EmbeddedConfig {
+    EmbeddedConfig { size: Size::Large, ..EmbeddedConfig::durable(dir.join("pg")) }
+}
+
 impl Plane {
     /// Makes keys, a database and the first administrator below `dir`, and starts `serve` in these roles.
     pub fn start(dir: &Path, roles: &[&str]) -> anyhow::Result<Self> {
-        let config = EmbeddedConfig { size: Size::Large, ..EmbeddedConfig::durable(dir.join("pg")) };
-        let database = Embedded::start_blocking(&config)?;
+        Self::over(Embedded::start_blocking(&database_config(dir))?, dir, roles)
+    }
+
+    /// The same over a database that counts what it is asked, which costs it something.
+    pub fn start_counting(dir: &Path, roles: &[&str]) -> anyhow::Result<Self> {
+        Self::over(statements::start(&database_config(dir), Counts::Nested)?, dir, roles)
+    }
+
+    fn over(database: Embedded, dir: &Path, roles: &[&str]) -> anyhow::Result<Self> {
         let pki = dir.join("pki");
         let better_compute = program::path("better-compute")?;
         let command = |args: &[&str]| {

@@ -9,9 +9,8 @@ use store::{Op, Sql, Store, sql};
 use uuid::Uuid;
 
 use crate::sessions::identities;
+use crate::statements::{self, Counts, Statement};
 
-const LIBRARY: Sql = sql("bench_library", "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'");
-const EXTENSION: Sql = sql("bench_extension", "CREATE EXTENSION IF NOT EXISTS pg_stat_statements");
 const SITE: Sql = sql("bench_site", "INSERT INTO sites (site_id, name) VALUES ($1, 'bench')");
 const NODES: Sql = sql(
     "bench_nodes",
@@ -39,45 +38,19 @@ const MOVED: Sql = sql(
      WHERE s.session_epoch > k.session_epoch AND s.closed_at IS NULL ORDER BY 1",
 );
 const ANALYZE: Sql = sql("bench_analyze", "ANALYZE");
-const STATEMENTS: Sql = sql(
-    "bench_statements",
-    "SELECT left(regexp_replace(query, '\\s+', ' ', 'g'), 72) AS text, sum(calls)::bigint AS calls,
-       sum(total_exec_time)::float8 AS ms
-     FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
-     WHERE d.datname = current_database() AND query NOT LIKE '%pg_stat_statements%' AND query NOT LIKE '%pg_stat_wal%'
-     GROUP BY 1 ORDER BY 2 DESC, 1",
-);
-
 pub struct Database {
     pub store: Store,
     pub embedded: Embedded,
-}
-
-/// One statement as the server counted it; those that differ in no more than their values are one.
-#[derive(Debug, Clone)]
-pub struct Statement {
-    pub text: String,
-    pub calls: i64,
-    pub ms: f64,
 }
 
 impl Database {
     /// With `nodes` nodes, each with its certificate.
     pub fn start(dir: &Path, nodes: u64, at: Timestamp) -> anyhow::Result<Self> {
         let config = EmbeddedConfig::durable(dir.join("pg"));
+        let embedded = statements::start(&config, Counts::Outer)?;
         let runtime = crate::runtime()?;
-        let first = Embedded::start_blocking(&config)?;
-        runtime.block_on(async {
-            let store = Store::open(first.store_config(Embedded::DATABASE)).await?;
-            store.execute(&LIBRARY, &[]).await?;
-            store.close();
-            anyhow::Ok(())
-        })?;
-        drop(first);
-        let embedded = Embedded::start_blocking(&config)?;
         let store = runtime.block_on(async {
             let store = Store::open(embedded.store_config(Embedded::DATABASE)).await?;
-            store.execute(&EXTENSION, &[]).await?;
             store::migrate::run(&store).await?;
             fill(&store, nodes, at).await?;
             store.execute(&ANALYZE, &[]).await?;
@@ -122,31 +95,8 @@ impl Database {
     }
 
     pub async fn statements(&self) -> anyhow::Result<Vec<Statement>> {
-        let rows = self.store.read(&STATEMENTS, &[]).await?;
-        let one = |row: &store::Row| Statement {
-            text: row.get("text"),
-            calls: row.get("calls"),
-            ms: row.get("ms"),
-        };
-        Ok(rows.iter().map(one).collect())
+        statements::read(&self.store).await
     }
-}
-
-/// What was run since, the most often first.
-pub fn since(now: Vec<Statement>, before: &[Statement]) -> Vec<Statement> {
-    let mut all: Vec<Statement> = now
-        .into_iter()
-        .map(|mut one| {
-            if let Some(earlier) = before.iter().find(|earlier| earlier.text == one.text) {
-                one.calls -= earlier.calls;
-                one.ms -= earlier.ms;
-            }
-            one
-        })
-        .filter(|one| one.calls > 0)
-        .collect();
-    all.sort_by_key(|one| std::cmp::Reverse(one.calls));
-    all
 }
 
 pub fn say_statements(all: &[Statement], lasted: Duration, shown: usize) {

@@ -16,6 +16,7 @@ use wire::proto::agent::CommandBody;
 
 use super::database::{self, Database};
 use super::{Fleet, gateway};
+use crate::statements::{self, Statement};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -91,7 +92,7 @@ fn idle(args: &Args, database: &Database, runtime: &tokio::runtime::Runtime) -> 
     let before = runtime.block_on(database.statements())?;
     let started = Instant::now();
     std::thread::sleep(Duration::from_secs(args.seconds));
-    let asked = database::since(runtime.block_on(database.statements())?, &before);
+    let asked = statements::since(runtime.block_on(database.statements())?, &before);
     let lasted = started.elapsed();
     let calls: i64 = asked.iter().map(|one| one.calls).sum();
     println!(
@@ -110,7 +111,7 @@ fn commands(
     database: &Database,
     fleet: &mut Fleet,
     runtime: &tokio::runtime::Runtime,
-) -> anyhow::Result<(Run, Vec<database::Statement>)> {
+) -> anyhow::Result<(Run, Vec<Statement>)> {
     fleet.received()?;
     let before = runtime.block_on(database.statements())?;
     let started = Instant::now();
@@ -122,7 +123,7 @@ fn commands(
         received.extend(fleet.received()?);
         std::thread::sleep(Duration::from_millis(100));
     }
-    let asked = database::since(runtime.block_on(database.statements())?, &before);
+    let asked = statements::since(runtime.block_on(database.statements())?, &before);
     ensure!(received.len() == sent.len(), "{} of {} commands came", received.len(), sent.len());
     let samples = sent.iter().filter_map(|(command_id, at, committed)| {
         let took = received.get(command_id)? - committed;

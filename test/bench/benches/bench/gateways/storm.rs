@@ -13,6 +13,7 @@ use kit::{Clock, SystemClock};
 use super::database::{self, Database};
 use super::{Fleet, gateway, openssl};
 use crate::sessions::handshake;
+use crate::statements;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -67,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             each(nodes)
         );
         if round + 1 == args.rounds {
-            let statements = database::since(runtime.block_on(database.statements())?, &statements);
+            let statements = statements::since(runtime.block_on(database.statements())?, &statements);
             database::say_statements(&statements, run.lasted, SHOWN);
         }
         // Core-seconds that were not the nodes'.
