@@ -123,7 +123,7 @@ fn instances_are_named_by_their_id_or_their_name() {
         assert_eq!(stub.asked().pop().expect("it was sent").body, body, "{line}");
     }
     let help = person.run("instances stop --help").err;
-    assert!(help.contains("<INSTANCE>") && help.contains("or its name"), "{help}");
+    assert!(help.contains("[INSTANCE]") && help.contains("or its name"), "{help}");
 }
 
 #[test]
