@@ -4,8 +4,10 @@ use store::embedded::{Embedded, EmbeddedConfig};
 use store::{Sql, Store, sql};
 
 const LIBRARY: Sql = sql("bench_library", "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'");
-/// Those that functions and triggers run are counted by themselves, and in what ran them.
+/// Those that functions and triggers run are counted by themselves, and in what ran them. Known once the library is there.
 const NESTED: Sql = sql("bench_nested", "ALTER SYSTEM SET pg_stat_statements.track = 'all'");
+const PLANNING: Sql = sql("bench_planning", "ALTER SYSTEM SET pg_stat_statements.track_planning = on");
+const RELOAD: Sql = sql("bench_reload", "SELECT pg_reload_conf()");
 const EXTENSION: Sql = sql("bench_extension", "CREATE EXTENSION IF NOT EXISTS pg_stat_statements");
 const STATEMENTS: Sql = sql(
     "bench_statements",
@@ -36,11 +38,14 @@ pub enum Counts {
 pub fn start(config: &EmbeddedConfig, counts: Counts) -> anyhow::Result<Embedded> {
     let runtime = crate::runtime()?;
     let first = Embedded::start_blocking(config)?;
-    let settings: &[Sql] = if counts == Counts::Nested { &[LIBRARY, NESTED] } else { &[LIBRARY] };
-    runtime.block_on(run(&first, settings))?;
+    runtime.block_on(run(&first, &[LIBRARY]))?;
     drop(first);
     let embedded = Embedded::start_blocking(config)?;
-    runtime.block_on(run(&embedded, &[EXTENSION]))?;
+    let counting: &[Sql] = match counts {
+        Counts::Outer => &[EXTENSION],
+        Counts::Nested => &[EXTENSION, NESTED, PLANNING, RELOAD],
+    };
+    runtime.block_on(run(&embedded, counting))?;
     Ok(embedded)
 }
 
