@@ -12,11 +12,13 @@ mod booking;
 pub mod inline;
 mod line;
 pub mod many;
+mod tenant;
 
 use store::{Sql, sql};
 
 pub use booking::*;
 pub use line::*;
+pub use tenant::*;
 
 // Reservations.
 
@@ -35,22 +37,6 @@ pub const DRAFTS_PRUNE: Sql = sql(
        WHERE stage = 0 AND created_at < compute_now() - $1::bigint * interval '1 second'
        ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED)",
 );
-// What a tenant has.
-
-pub const TENANT_HAS: Sql = sql(
-    "reservations_tenant_has",
-    "SELECT count(*) AS reservations FROM reservations WHERE tenant_id = $1 AND ended_at IS NULL AND stage > 0",
-);
-pub const TENANT_RESERVATIONS: Sql = sql(
-    "reservations_of_tenant",
-    "SELECT reservation_id FROM reservations
-     WHERE tenant_id = $1 AND ended_at IS NULL AND state IN ('scheduling', 'placed', 'active')
-     ORDER BY reservation_id LIMIT 100",
-);
-/// What nobody has admitted yet, and then cannot.
-pub const TENANT_DRAFTS_DELETE: Sql =
-    sql("reservations_tenant_drafts", "DELETE FROM reservations WHERE tenant_id = $1 AND stage = 0");
-
 pub const RESERVATION_ADMIT: Sql = sql(
     "reservation_admit",
     "UPDATE reservations SET state = 'scheduling', waiting_reason = $2, updated_at = compute_now()
