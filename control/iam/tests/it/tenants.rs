@@ -1,5 +1,7 @@
 //! The end of tenants.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

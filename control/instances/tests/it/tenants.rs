@@ -28,7 +28,6 @@ async fn a_tenants_instances_go_by_their_hosts_word_and_then_its_images_and_noth
     cloud.settle(host, &running).await;
     let huge = json!({ "pool": "vps", "name": "huge", "vcpu": 64, "memoryMiB": 512, "diskGiB": 10 });
     cloud.call("flavors.create", huge).await.ok();
-    let mut of_own = of_own;
     of_own["flavor"] = "huge".into();
     let waiting = call(caller, "instances.create", of_own).await.ok();
     assert_eq!(waiting["state"], "scheduling");
