@@ -150,7 +150,7 @@ const BENCHES: &[Bench] = &[
         how: How::Bench { programs: &["better-compute"] },
         needs: MACHINES,
         minutes: 5,
-        short: &["--rounds", "3"],
+        short: &["--rounds", "3", "--at-once", "4"],
         long: &[],
     },
 ];

@@ -27,8 +27,11 @@ pub struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// Instances made at once.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 20)]
     at_once: u32,
+    /// Instances made of one image and not started.
+    #[arg(long, default_value_t = 50)]
+    stopped: u32,
 }
 
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -139,6 +142,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         host.prepare(&image.disk()).await?;
         many(&host, &network, args.at_once).await?;
+        stopped(&host, args.stopped).await?;
         // The bridge stays with it, for what is started by hand.
         let anchor = host.create("anchor").await?;
         network.ssh(anchor.address, BOOTS_WITHIN).await?;
@@ -177,6 +181,51 @@ async fn many(host: &Host, network: &Network, count: u32) -> anyhow::Result<()> 
         .into_iter()
         .collect::<anyhow::Result<Vec<()>>>()?;
     Figure::of(format!("{count} instances deleted at once"), from.elapsed().as_secs_f64(), "s").say()
+}
+
+/// What they cost is a part of the disk each, on one base.
+async fn stopped(host: &Host, count: u32) -> anyhow::Result<()> {
+    let flavor = json!({ "pool": POOL, "name": "least", "vcpu": 1, "memoryMiB": 64, "diskGiB": 1 });
+    host.api.ok("flavors.create", flavor).await?;
+    let from = Instant::now();
+    let names: Vec<String> = (0..count).map(|at| format!("stopped-{at}")).collect();
+    let made = join_all(names.iter().map(|name| async move {
+        let request =
+            json!({ "pool": POOL, "flavor": "least", "image": "tiny", "name": name, "stopped": true });
+        let mut made = host.api.ok("instances.create", request).await?;
+        while made["state"] != "stopped" {
+            ensure!(from.elapsed() < BOOTS_WITHIN, "{made}");
+            let look = json!({ "id": made["id"], "wait": { "timeoutMs": 30_000 } });
+            made = host.api.ok("instances.get", look).await?;
+        }
+        let address = made["addresses"][0].as_str().context("its address")?.parse()?;
+        Ok(Made { id: made["id"].as_str().context("its id")?.to_owned(), address })
+    }));
+    let made: Vec<Made> = made.await.into_iter().collect::<anyhow::Result<_>>()?;
+    let took = from.elapsed();
+    let images = host.images()?;
+    ensure!(images.len() == 1, "{} images where {count} instances have the same", images.len());
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let each = made.iter().map(|one| Ok(allocated(&host.dir.join("libvirt/instances").join(&one.id))?));
+    let own: u64 = each.collect::<anyhow::Result<Vec<u64>>>()?.iter().sum();
+    Figure::of(format!("{count} instances made and not started"), took.as_secs_f64(), "s")
+        .note(format!(
+            "one base of {:.1} MiB for all; each has {:.2} MiB of its own",
+            mib(images[0].metadata()?.len()),
+            mib(own) / f64::from(count)
+        ))
+        .say()?;
+    join_all(made.iter().map(|one| host.delete(one)))
+        .await
+        .into_iter()
+        .collect::<anyhow::Result<Vec<()>>>()
+        .map(drop)
+}
+
+/// Bytes of the disk that the files of a folder take.
+fn allocated(folder: &std::path::Path) -> std::io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::read_dir(folder)?.map(|entry| Ok(entry?.metadata()?.blocks() * 512)).sum()
 }
 
 async fn create(
