@@ -1,6 +1,6 @@
 //! What a tenant has here, for whoever deletes the tenant: reservations. What they held on nodes is free by those nodes' word.
 
-use kernel::ports::tenants::{Belongings, counted};
+use kernel::ports::tenants::{Belongings, CLEARED_AT_ONCE, counted};
 use kernel::{BoxFuture, Fault};
 use model::{ReservationId, TenantId};
 use store::{IsRetryable, Op, RowExt, Tx};
@@ -23,7 +23,7 @@ impl Belongings for Capacity {
         })
     }
 
-    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<bool, Fault>> {
         Box::pin(async move {
             // Before what is admitted is looked for: a draft of the last moment is then either admitted or gone.
             self.store()
@@ -33,7 +33,8 @@ impl Belongings for Capacity {
                     })
                 })
                 .await?;
-            for row in self.store().read(&sql::TENANT_RESERVATIONS, &[&tenant_id.uuid()]).await? {
+            let rows = self.store().read(&sql::TENANT_RESERVATIONS, &[&tenant_id.uuid()]).await?;
+            for row in &rows {
                 let id: ReservationId = row.id("reservation_id");
                 let asked = self
                     .store()
@@ -46,7 +47,7 @@ impl Belongings for Capacity {
                     done => done?,
                 }
             }
-            Ok(())
+            Ok(rows.len() >= CLEARED_AT_ONCE)
         })
     }
 }

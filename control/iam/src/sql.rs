@@ -71,14 +71,15 @@ pub(crate) const TENANT_LIST: Sql = sql(
 /// Also waits for whoever is adding a row that names it.
 pub(crate) const TENANT_LOCK: Sql =
     sql("tenant_lock", "SELECT deleting_at, deleted_at FROM tenants WHERE tenant_id = $1 FOR UPDATE");
-/// Nobody begins to delete it until the transaction is over.
-pub(crate) const TENANT_SHARE: Sql =
-    sql("tenant_share", "SELECT deleting_at FROM tenants WHERE tenant_id = $1 FOR KEY SHARE");
 /// What is never deleted with a tenant.
 pub(crate) const TENANT_STAYS: Sql = sql(
     "tenant_stays",
     "SELECT (SELECT count(*) FROM tenants WHERE parent_id = $1 AND deleted_at IS NULL) AS below,
-            (SELECT count(*) FROM pools WHERE tenant_id = $1) AS pools",
+            (SELECT count(*) FROM pools WHERE tenant_id = $1) AS pools,
+            EXISTS (SELECT 1 FROM bindings b JOIN policies p USING (policy_id)
+              JOIN tenants r ON r.tenant_id = b.tenant_id AND r.tenant_id = p.tenant_id AND r.parent_id IS NULL
+              JOIN users u USING (user_id)
+              WHERE p.name = 'administrator' AND u.disabled_at IS NULL AND u.tenant_id <> $1) AS administered",
 );
 pub(crate) const TENANT_HAS: Sql = sql(
     "tenant_has",
@@ -268,7 +269,6 @@ pub(crate) const ALL: &[Sql] = &[
     TENANT_GET,
     TENANT_LIST,
     TENANT_LOCK,
-    TENANT_SHARE,
     TENANT_STAYS,
     TENANT_HAS,
     TENANT_DELETING,

@@ -172,11 +172,6 @@ impl Iam {
         let changed: Result<(), Fault> = call
             .tx(&self.store, OP_CHANGE, |tx| {
                 Box::pin(async move {
-                    let tenant = tx.query_one(&sql::TENANT_SHARE, &[&tenant_id.uuid()]).await?;
-                    if !disabled && tenant.opt_ts("deleting_at").is_some() {
-                        let message = "the user's tenant is being deleted, or was: its users stay disabled";
-                        return Err(ApiError::invalid_state(message).into());
-                    }
                     if tx.execute(&sql::USER_DISABLE, &[&user_id.uuid(), &disabled]).await? == 0 {
                         return Ok(());
                     }

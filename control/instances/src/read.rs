@@ -75,8 +75,10 @@ impl Instances {
             // One that the caller may not see is in nobody's way, and is not told of.
             found = call.filter(SEE, found, |one| one.subject.resource()).await?;
         }
+        // With as many as are looked at there may be more that are not.
+        let all = rows.len() < usize::try_from(NAMESAKES_MAX).expect("it is small");
         match found.len() {
-            0 | 1 => Ok(found.pop()),
+            0 | 1 if all => Ok(found.pop()),
             count => {
                 let ids: Vec<String> =
                     found.iter().take(TOLD_MAX).map(|one| one.subject.id.to_string()).collect();

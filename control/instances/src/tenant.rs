@@ -1,11 +1,11 @@
 //! What a tenant has here, for whoever deletes the tenant: instances with their disks, and then its images.
 
-use kernel::ports::tenants::{Belongings, counted};
+use kernel::ports::tenants::{Belongings, CLEARED_AT_ONCE, counted};
 use kernel::{BoxFuture, Fault};
 use model::{ImageId, InstanceId, TenantId};
 use store::{IsRetryable, Op, RowExt, Tx};
 
-use crate::{Instances, images, sql};
+use crate::{Instances, sql};
 
 const TENANT_INSTANCE: Op = Op::new("instance_tenant_end");
 const TENANT_IMAGE: Op = Op::new("image_tenant_end");
@@ -25,21 +25,24 @@ impl Belongings for Instances {
         })
     }
 
-    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<bool, Fault>> {
         Box::pin(async move {
-            for row in self.store().read(&sql::TENANT_INSTANCES, &[&tenant_id.uuid()]).await? {
+            let instances = self.store().read(&sql::TENANT_INSTANCES, &[&tenant_id.uuid()]).await?;
+            for row in &instances {
                 let id: InstanceId = row.id("instance_id");
                 let asked = self.store().tx(TENANT_INSTANCE, |tx| Box::pin(self.delete_in(tx, id, REASON)));
                 went(asked.await, id)?;
             }
-            for row in self.store().read(&sql::TENANT_IMAGES, &[&tenant_id.uuid()]).await? {
+            let images = self.store().read(&sql::TENANT_IMAGES, &[&tenant_id.uuid()]).await?;
+            for row in &images {
                 let id: ImageId = row.id("image_id");
                 let (name, sha256) = (&row.get::<_, String>("name"), &row.get::<_, String>("sha256"));
-                let gone = images::Gone { id, tenant_id, name, sha256, reason: REASON };
-                let asked = self.store().tx(TENANT_IMAGE, |tx| Box::pin(images::delete_in(self, tx, gone)));
+                let gone = crate::images::Gone { id, tenant_id, name, sha256, reason: REASON };
+                let asked =
+                    self.store().tx(TENANT_IMAGE, |tx| Box::pin(crate::images::delete_in(self, tx, gone)));
                 went(asked.await, id)?;
             }
-            Ok(())
+            Ok(instances.len().max(images.len()) >= CLEARED_AT_ONCE)
         })
     }
 }

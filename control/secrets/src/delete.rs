@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::secrets::DeleteSecret;
 use api::{Deleted, Method};
 use kernel::events::{self, EventKind};
-use kernel::ports::tenants::{Belongings, counted};
+use kernel::ports::tenants::{Belongings, CLEARED_AT_ONCE, counted};
 use kernel::{ApiError, BoxFuture, Call, Fault};
 use model::{InstanceId, SecretId, TenantId};
 use serde_json::json;
@@ -92,7 +92,7 @@ impl Belongings for Secrets {
         })
     }
 
-    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<bool, Fault>> {
         Box::pin(async move {
             let unused = self.store().read(&sql::TENANT_SECRETS, &[&tenant_id.uuid()]).await?;
             let unused: &Vec<(SecretId, String)> =
@@ -103,10 +103,11 @@ impl Belongings for Secrets {
                         for (id, name) in unused {
                             self.gone_in(tx, *id, tenant_id, name).await?;
                         }
-                        Ok(())
+                        Ok::<_, Fault>(())
                     })
                 })
-                .await
+                .await?;
+            Ok(unused.len() >= CLEARED_AT_ONCE)
         })
     }
 }

@@ -141,12 +141,20 @@ impl Firewall {
             .filter(|(guard, address)| before.get(address) != Some(&guard.tap))
             .map(|(guard, address)| (guard.bridge.clone(), address))
             .collect();
-        self.kernel.forget(&moved).await?;
-        // Also those that an earlier process of the daemon had set down.
-        if loaded.as_ref().is_none_or(|loaded| loaded.down) {
-            self.kernel.set_links(ruleset.taps(), true).await?;
+        let was_down = loaded.replace(Loaded { ruleset, down: false }).is_none_or(|loaded| loaded.down);
+        // Without it an address is found later, and no rule is less there.
+        if let Err(err) = self.kernel.forget(&moved).await {
+            tracing::warn!(
+                err = kit::chain(&err),
+                "the host may take addresses of instances for others' for a while"
+            );
         }
-        *loaded = Some(Loaded { ruleset, down: false });
+        // Also those that an earlier process of the daemon had set down.
+        if was_down && let Some(Loaded { ruleset, down }) = &mut *loaded {
+            *down = true;
+            self.kernel.set_links(ruleset.taps(), true).await?;
+            *down = false;
+        }
         Ok(())
     }
 

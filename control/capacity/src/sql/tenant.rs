@@ -2,9 +2,10 @@
 
 use store::{Sql, sql};
 
+/// Drafts too: one may be admitted at this moment.
 pub const TENANT_HAS: Sql = sql(
     "reservations_tenant_has",
-    "SELECT count(*) AS reservations FROM reservations WHERE tenant_id = $1 AND ended_at IS NULL AND stage > 0",
+    "SELECT count(*) AS reservations FROM reservations WHERE tenant_id = $1 AND ended_at IS NULL",
 );
 pub const TENANT_RESERVATIONS: Sql = sql(
     "reservations_of_tenant",

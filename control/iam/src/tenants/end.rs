@@ -12,9 +12,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::Method;
 use api::tenants::{DeleteTenant, Tenant, TenantState};
 use kernel::events::{self, EventKind};
 use kernel::module::{QueueHandler, wake};
+use kernel::ports::iam::Resource;
 use kernel::ports::tenants::counted;
 use kernel::{ApiError, BoxFuture, Call, Fault};
 use model::TenantId;
@@ -46,6 +48,17 @@ fn barred(row: &Row) -> Vec<String> {
     below.into_iter().chain(counted(row.get("pools"), "pool")).collect()
 }
 
+/// What it takes to end all that a tenant has, one by one: who may not do that may not do it at once either.
+const ENDS: [(&str, &str); 7] = [
+    (api::instances::Delete::ACTION, api::instances::Delete::RESOURCE),
+    (api::images::Delete::ACTION, api::images::Delete::RESOURCE),
+    (api::reservations::Release::ACTION, api::reservations::Release::RESOURCE),
+    (api::secrets::Delete::ACTION, api::secrets::Delete::RESOURCE),
+    (api::policies::Delete::ACTION, api::policies::Delete::RESOURCE),
+    (api::bindings::Delete::ACTION, api::bindings::Delete::RESOURCE),
+    (api::users::Disable::ACTION, api::users::Disable::RESOURCE),
+];
+
 fn not_empty(tenant: &Tenant, has: &[String], barred: bool) -> ApiError {
     let (name, listed) = (&tenant.name, has.join(", "));
     let message = match barred {
@@ -64,6 +77,11 @@ pub(crate) async fn delete(iam: Arc<Iam>, call: Arc<Call>, request: DeleteTenant
     let asked = resource(tenant_id, &tenant.name);
     call.require_on("compute:tenants:delete", "compute:tenants:get", &asked, "tenant", tenant_id).await?;
     call.about(format!("tenant/{tenant_id}"));
+    if request.with_contents {
+        for (action, kind) in ENDS {
+            call.require_in(action, &Resource::any(kind, tenant_id)).await?;
+        }
+    }
     if tenant.parent.is_none() {
         return Err(ApiError::invalid_state("the root tenant stays").into());
     }
@@ -90,11 +108,48 @@ impl Iam {
         request: &DeleteTenant,
     ) -> Result<Vec<String>, Fault> {
         let tenant_id = tenant.id.get();
-        // Whoever gives it something new has been waited for from here on, or waits.
+        // As it stands, without keeping anybody from it: whoever is refused, or asks what would be, locks nothing.
+        let mut has = self.has_in(tx, tenant, request).await?;
+        if request.dry_run {
+            return Ok(has);
+        }
+        // In the order in which all that changes rights locks. Whoever gives the tenant something new has been waited for
+        // from here on, or waits.
+        version::raise(tx).await?;
         let Some(row) = tx.query_opt(&sql::TENANT_LOCK, &[&tenant_id.uuid()]).await? else {
             return Err(ApiError::not_found("tenant", tenant_id).into());
         };
         if row.opt_ts("deleting_at").is_some() {
+            if row.opt_ts("deleted_at").is_none() {
+                wake(tx, QUEUE, &queue_key(tenant_id)).await?;
+            }
+            return Ok(Vec::new());
+        }
+        if has.is_empty() || !request.with_contents {
+            has = self.has_in(tx, tenant, request).await?;
+        }
+        self.refuse_last_administrator(tx, tenant_id).await?;
+        tx.execute(&sql::TENANT_DELETING, &[&tenant_id.uuid()]).await?;
+        tx.execute(&sql::TENANT_USERS_DISABLE, &[&tenant_id.uuid()]).await?;
+        if has.is_empty() {
+            self.end_in(tx, tenant_id, &tenant.name).await?;
+            return Ok(has);
+        }
+        let (kind, data) = (EventKind::IamTenantDeleting, json!({"name": tenant.name, "has": has}));
+        events::append(tx, &*self.rng, kind, tenant_id, Some(tenant_id), data).await?;
+        wake(tx, QUEUE, &queue_key(tenant_id)).await?;
+        Ok(has)
+    }
+
+    /// What it has, or why it is not deleted as it was asked for.
+    async fn has_in(
+        &self,
+        tx: &mut Tx<'_>,
+        tenant: &Tenant,
+        request: &DeleteTenant,
+    ) -> Result<Vec<String>, Fault> {
+        let tenant_id = tenant.id.get();
+        if tenant.state.0 != TenantState::Active {
             return Ok(Vec::new());
         }
         let stays = barred(&tx.query_one(&sql::TENANT_STAYS, &[&tenant_id.uuid()]).await?);
@@ -108,23 +163,20 @@ impl Iam {
             1 => Some("1 policy".to_owned()),
             count => counted(count, "policie"),
         });
-        if !has.is_empty() && !request.with_contents {
-            return Err(not_empty(tenant, &has, false).into());
+        match has.is_empty() || request.with_contents {
+            true => Ok(has),
+            false => Err(not_empty(tenant, &has, false).into()),
         }
-        if request.dry_run {
-            return Ok(has);
+    }
+
+    /// Somebody has to be left who can repair everything else.
+    async fn refuse_last_administrator(&self, tx: &mut Tx<'_>, tenant_id: TenantId) -> Result<(), Fault> {
+        let row = tx.query_one(&sql::TENANT_STAYS, &[&tenant_id.uuid()]).await?;
+        if row.get::<_, bool>("administered") {
+            return Ok(());
         }
-        tx.execute(&sql::TENANT_DELETING, &[&tenant_id.uuid()]).await?;
-        tx.execute(&sql::TENANT_USERS_DISABLE, &[&tenant_id.uuid()]).await?;
-        if has.is_empty() {
-            self.end_in(tx, tenant_id, &tenant.name).await?;
-            return Ok(has);
-        }
-        version::raise(tx).await?;
-        let (kind, data) = (EventKind::IamTenantDeleting, json!({"name": tenant.name, "has": has}));
-        events::append(tx, &*self.rng, kind, tenant_id, Some(tenant_id), data).await?;
-        wake(tx, QUEUE, &tenant_id.uuid().hyphenated().to_string()).await?;
-        Ok(has)
+        let message = "nobody would be left with the root tenant's policy administrator: bind it to a user of another tenant first";
+        Err(ApiError::invalid_state(message).into())
     }
 
     /// What other modules have of it.
@@ -140,13 +192,12 @@ impl Iam {
         self.store.tx(OP_LEFT, |tx| Box::pin(async move { self.left_in(tx, tenant_id).await })).await
     }
 
-    /// Ends one of which nothing else is left.
+    /// Ends one of which nothing else is left, and whose row is locked.
     async fn end_in(&self, tx: &mut Tx<'_>, tenant_id: TenantId, name: &str) -> Result<(), Fault> {
         for own in sql::TENANT_OWN {
             tx.execute(own, &[&tenant_id.uuid()]).await?;
         }
         tx.execute(&sql::TENANT_DELETED, &[&tenant_id.uuid()]).await?;
-        version::raise(tx).await?;
         let kind = EventKind::IamTenantDeleted;
         Ok(events::append(tx, &*self.rng, kind, tenant_id, Some(tenant_id), json!({"name": name})).await?)
     }
@@ -157,28 +208,37 @@ impl Iam {
         let Some(row) = under_way else { return Ok(None) };
         let since = row.ts("now").since(row.ts("deleting_at"));
         let name: String = row.get("name");
+        let mut more = false;
         for belongings in self.belongings() {
-            belongings.clear(tenant_id).await?;
+            more |= belongings.clear(tenant_id).await?;
         }
         let name = &name;
-        let ended = self
-            .store
-            .tx(OP_END, |tx| {
-                Box::pin(async move {
-                    let locked = tx.query_opt(&sql::TENANT_LOCK, &[&tenant_id.uuid()]).await?;
-                    if locked.is_none_or(|row| row.opt_ts("deleted_at").is_some()) {
-                        return Ok(true);
-                    }
-                    let left = self.left_in(tx, tenant_id).await?;
-                    if left.is_empty() {
-                        self.end_in(tx, tenant_id, name).await?;
-                    }
-                    Ok::<_, Fault>(left.is_empty())
-                })
-            })
-            .await?;
-        Ok((!ended).then(|| (since / 8).clamp(AGAIN_MIN, AGAIN_MAX)))
+        let ended = self.left(tenant_id).await?.is_empty()
+            && self
+                .store
+                .tx(OP_END, |tx| Box::pin(async move { self.end_if_empty(tx, tenant_id, name).await }))
+                .await?;
+        let pause = if more { AGAIN_MIN } else { (since / 8).clamp(AGAIN_MIN, AGAIN_MAX) };
+        Ok((!ended).then_some(pause))
     }
+
+    /// Whether it has ended.
+    async fn end_if_empty(&self, tx: &mut Tx<'_>, tenant_id: TenantId, name: &str) -> Result<bool, Fault> {
+        version::raise(tx).await?;
+        let locked = tx.query_opt(&sql::TENANT_LOCK, &[&tenant_id.uuid()]).await?;
+        if locked.is_none_or(|row| row.opt_ts("deleted_at").is_some()) {
+            return Ok(true);
+        }
+        let empty = self.left_in(tx, tenant_id).await?.is_empty();
+        if empty {
+            self.end_in(tx, tenant_id, name).await?;
+        }
+        Ok(empty)
+    }
+}
+
+fn queue_key(tenant_id: TenantId) -> String {
+    tenant_id.uuid().hyphenated().to_string()
 }
 
 /// The handler of [`QUEUE`].

@@ -32,13 +32,13 @@ impl Belongings for Instances {
         Box::pin(async move { Ok(counted(count as i64, "instance").into_iter().collect()) })
     }
 
-    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<bool, Fault>> {
         let mut instances = self.0.lock().unwrap();
         instances.retain(|(whose, asked)| *whose != tenant_id || !asked);
         for (_, asked) in instances.iter_mut().filter(|(whose, _)| *whose == tenant_id) {
             *asked = true;
         }
-        Box::pin(async { Ok(()) })
+        Box::pin(async { Ok(false) })
     }
 }
 
@@ -224,6 +224,56 @@ async fn a_tenant_goes_with_what_it_has_only_when_that_is_asked_for() {
         world.db.scalar_text(kinds).await,
         "iam.tenant.created iam.tenant.deleting iam.tenant.deleted"
     );
+}
+
+#[tokio::test]
+async fn who_may_not_end_what_a_tenant_has_may_not_end_it_with_the_tenant() {
+    let tenants = Tenants::new().await;
+    let world = &tenants.world;
+    let org = world.tenant(&world.root, "org").await;
+    let bot = world.user(&world.root, "bot").await;
+    world.allow(&world.root, &bot, "tenants", &["compute:tenants:*"]).await;
+    tenants.has(&org, 1);
+    let with_contents = json!({ "id": org, "withContents": true });
+    let told = world.call(&bot.token, "tenants.delete", with_contents.clone()).await;
+    assert_eq!(told.code(), "ACCESS_DENIED", "{}", told.body);
+    world.allow(&world.root, &bot, "all", &["compute:*"]).await;
+    let deny = json!([{"sid": "Keep", "effect": "deny", "actions": ["compute:instances:delete"], "resources": ["*"]}]);
+    world.policy(&org, "keep", deny).await;
+    world.bind(&org, "keep", &bot.id).await;
+    let told = world.call(&bot.token, "tenants.delete", with_contents).await;
+    assert_eq!(told.code(), "ACCESS_DENIED", "a denial stands: {}", told.body);
+}
+
+#[tokio::test]
+async fn the_tenant_of_the_last_administrators_stays() {
+    let tenants = Tenants::new().await;
+    let world = &tenants.world;
+    let ops = world.tenant(&world.root, "ops").await;
+    let ada = world.user(&ops, "ada").await;
+    world.bind(&world.root, "administrator", &ada.id).await;
+    let bot = world.user(&world.root, "bot").await;
+    world.allow(&world.root, &bot, "all", &["compute:*"]).await;
+    let disable = json!({ "id": world.admin_id });
+    assert_eq!(world.call(&ada.token, "users.disable", disable).await.code(), "ok");
+    let told = world.call(&bot.token, "tenants.delete", json!({ "id": ops, "withContents": true })).await;
+    assert_eq!(told.code(), "INVALID_STATE", "{}", told.body);
+    assert!(told.body["error"]["message"].as_str().unwrap().contains("administrator"), "{}", told.body);
+    assert_eq!(world.call(&ada.token, "tokens.whoami", json!({})).await.code(), "ok");
+}
+
+#[tokio::test]
+async fn nothing_of_a_tenant_ends_in_a_database_that_may_be_an_older_one() {
+    let tenants = Tenants::new().await;
+    let world = &tenants.world;
+    let org = world.tenant(&world.root, "org").await;
+    let restored =
+        "UPDATE deployment SET observe_only = true, observe_reason = 'a test', observe_since = compute_now()";
+    world.db.batch(restored).await;
+    // What is known of a caller is known for a second.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(tenants.delete(json!({ "id": org })).await.code(), "UNAVAILABLE");
+    assert_eq!(world.db.scalar_i64("SELECT count(*) FROM tenants WHERE deleting_at IS NOT NULL").await, 0);
 }
 
 /// Whoever adds to a tenant and whoever deletes it wait for each other, and the second sees what the first did.

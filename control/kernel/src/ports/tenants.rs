@@ -18,8 +18,12 @@ pub trait Belongings: Send + Sync + 'static {
 
     /// Asks for the end of what a tenant has here, as far as it can be asked for now, and a bounded part at once. Level-triggered:
     /// called again until nothing is left, and asking twice is asking once. What cannot be asked to end does not keep the rest.
-    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<(), Fault>>;
+    /// Whether there may be more that was not asked yet.
+    fn clear(&self, tenant_id: TenantId) -> BoxFuture<'_, Result<bool, Fault>>;
 }
+
+/// Of one kind, at once.
+pub const CLEARED_AT_ONCE: usize = 100;
 
 /// `1 image`, `2 images`; nothing for none.
 pub fn counted(count: i64, thing: &str) -> Option<String> {
