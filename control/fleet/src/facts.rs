@@ -15,7 +15,7 @@ use wire::inventory::{self, NodeInventory, SectionName};
 use crate::core::{Fleet, node_of_key};
 use crate::{FACTS_QUEUE, sql};
 
-const FACTS: Op = Op::new("node_facts");
+const FACTS: Op = Op::new("node_facts").by_keys();
 /// Nodes whose facts are told together: each is some statements of whoever listens.
 const NODES_MAX: u32 = 16;
 /// How long facts that are what they were are not told again. Then they are, so that nothing that went wrong stays so.

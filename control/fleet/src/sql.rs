@@ -5,6 +5,10 @@
 
 use store::{Sql, sql};
 
+mod facts;
+
+pub use facts::*;
+
 pub const DEPLOYMENT: Sql = sql("fleet_deployment", "SELECT epoch, observe_only FROM deployment");
 pub const DEPLOYMENT_LOCK: Sql =
     sql("fleet_deployment_lock", "SELECT deployment_id, epoch FROM deployment FOR NO KEY UPDATE");
@@ -138,47 +142,10 @@ pub const NODES_EVENTS_TAKE: Sql = sql(
        (SELECT k.spki_der FROM node_certs k WHERE k.node_id = e.node_id AND k.spki_sha256 = e.key_sha256
           AND k.revoked_at IS NULL ORDER BY k.issued_at DESC LIMIT 1) AS spki_der",
 );
-/// Those of these nodes of which a command has ended.
-pub const NODES_WITH_SETTLED: Sql = sql(
-    "nodes_with_settled",
-    "SELECT DISTINCT c.node_id FROM commands c
-     WHERE c.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND c.settled_at IS NOT NULL AND c.handled_at IS NULL
-     ORDER BY c.node_id",
-);
 pub const NODE_KEY: Sql = sql(
     "node_key",
     "SELECT spki_der FROM node_certs WHERE node_id = $1 AND spki_sha256 = $2 AND revoked_at IS NULL
      ORDER BY issued_at DESC LIMIT 1",
-);
-
-pub const NODE_FACTS: Sql = sql(
-    "node_facts",
-    "SELECT n.node_id, n.state, n.pool_id, p.tenant_id, coalesce(s.conditions, '[]') AS conditions
-     FROM nodes n LEFT JOIN pools p USING (pool_id) LEFT JOIN node_status s USING (node_id)
-     WHERE n.node_id = $1",
-);
-pub const NODE_INVENTORY: Sql =
-    sql("node_inventory", "SELECT section, content FROM node_inventory WHERE node_id = $1 ORDER BY section");
-
-/// Those of these nodes whose facts are not what was last told, or are to be told again.
-pub const FACTS_NEWS: Sql = sql(
-    "facts_news",
-    "SELECT f.node_id, f.digest FROM (
-       SELECT n.node_id, md5(concat_ws('|', n.pool_id, p.tenant_id, p.version, s.conditions, s.capabilities,
-         (SELECT string_agg(i.section || ':' || i.hash, ',' ORDER BY i.section) FROM node_inventory i
-          WHERE i.node_id = n.node_id))) AS digest
-       FROM nodes n LEFT JOIN pools p USING (pool_id) LEFT JOIN node_status s USING (node_id)
-       WHERE n.node_id = ANY(ARRAY(SELECT unnest($1::uuid[])))) f
-     LEFT JOIN node_facts_told t USING (node_id)
-     WHERE t.digest IS DISTINCT FROM f.digest OR t.again_at < compute_now()
-     ORDER BY f.node_id",
-);
-pub const FACTS_TOLD: Sql = sql(
-    "facts_told",
-    "INSERT INTO node_facts_told (node_id, digest, told_at, again_at)
-     SELECT node_id, digest, compute_now(), compute_now() + lasts * interval '1 second'
-     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS w (node_id, digest, lasts)
-     ON CONFLICT (node_id) DO UPDATE SET digest = excluded.digest, told_at = excluded.told_at, again_at = excluded.again_at",
 );
 
 // Liveness looks at each node's session once per look. There is no index on the heartbeats' time: it would have to be kept with
@@ -255,13 +222,6 @@ pub const CLAIMS_FORGET: Sql = sql(
     "claims_forget",
     "DELETE FROM restore_claims c USING unnest($1::uuid[], $2::bigint[]) AS w (node_id, generation)
      WHERE c.node_id = w.node_id AND c.generation <= w.generation",
-);
-/// Those of these nodes that claim something or are quarantined.
-pub const NODES_IN_DOUBT: Sql = sql(
-    "nodes_in_doubt",
-    "SELECT n.node_id FROM nodes n WHERE n.node_id = ANY(ARRAY(SELECT unnest($1::uuid[])))
-       AND (n.quarantined_at IS NOT NULL OR EXISTS (SELECT 1 FROM restore_claims c WHERE c.node_id = n.node_id))
-     ORDER BY n.node_id",
 );
 pub const NODE_QUARANTINE: Sql = sql(
     "node_quarantine",
@@ -444,11 +404,11 @@ pub const STATEMENTS: &[Sql] = &[
     NODE_EVENTS_OPEN,
     NODE_EVENT_HANDLED,
     NODES_EVENTS_TAKE,
-    NODES_WITH_SETTLED,
     NODE_KEY,
     NODE_FACTS,
     NODE_INVENTORY,
     FACTS_NEWS,
+    NODES_LOOK,
     FACTS_TOLD,
     NODES_DUE,
     SESSIONS_OF_ENDED_GATEWAYS,
@@ -458,7 +418,6 @@ pub const STATEMENTS: &[Sql] = &[
     CLAIM_PROVED,
     CLAIM_FORGET,
     CLAIMS_FORGET,
-    NODES_IN_DOUBT,
     NODE_QUARANTINE,
     QUARANTINE_END,
     QUARANTINE_OUTLIVED,

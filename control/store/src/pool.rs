@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
+    Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod, Runtime, Timeouts,
 };
 use kit::Backoff;
 use prometheus_client::registry::Registry;
@@ -53,6 +53,8 @@ impl Store {
         let timeout = Some(config.connect_timeout);
         let pool = Pool::builder(manager)
             .max_size(config.pool_size.max(1))
+            // A few connections do the work, and what they know of tables and plans stays in the processor's caches.
+            .queue_mode(QueueMode::Lifo)
             .timeouts(Timeouts { wait: timeout, create: timeout, recycle: timeout })
             .runtime(Runtime::Tokio1)
             .build()
@@ -110,7 +112,7 @@ impl Store {
         let _turn = schedule::enter(&self.0.config.schedule, op.name()).await?;
         let (schedule, teller) = (self.0.config.schedule.clone(), self.0.teller.clone());
         let (connection, metrics) = (self.raw_connection().await?, self.0.metrics.clone());
-        let mut tx: Tx<'a> = Tx::new(connection, metrics, self.virtual_now(), schedule, teller);
+        let mut tx: Tx<'a> = Tx::new(op, connection, metrics, self.virtual_now(), schedule, teller);
         match f(&mut tx).await {
             Ok(value) => {
                 tx.commit().await?;

@@ -164,10 +164,11 @@ pub const SESSIONS_REVOKED: Sql = sql(
        AND (n.state IN ('revoked', 'removed') OR c.revoked_at IS NOT NULL OR c.serial IS NULL)
      ORDER BY s.node_id",
 );
+/// It comes with every node that is poked: behind a SELECT the lists are as long as any to the planner, which plans once then.
 pub const SESSIONS_REVOKED_OF: Sql = sql(
     "sessions_revoked_of",
     "SELECT s.node_id, s.session_epoch
-     FROM unnest($3::uuid[], $4::bigint[]) AS k (node_id, session_epoch)
+     FROM unnest((SELECT $3::uuid[]), (SELECT $4::bigint[])) AS k (node_id, session_epoch)
      JOIN node_sessions s USING (node_id, session_epoch) JOIN nodes n USING (node_id)
      LEFT JOIN node_certs c ON c.serial = s.cert_serial
      WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($1::uuid, $2::bigint) AND s.closed_at IS NULL
@@ -196,7 +197,7 @@ pub const COMMANDS_WAITING_OF: Sql = sql(
     "commands_waiting_of",
     "SELECT DISTINCT c.node_id FROM commands c
      JOIN node_sessions s USING (node_id) JOIN nodes n USING (node_id) CROSS JOIN deployment d
-     WHERE c.node_id = ANY($3) AND (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($1::uuid, $2::bigint) AND s.closed_at IS NULL
+     WHERE c.node_id = ANY(ARRAY(SELECT unnest($3::uuid[]))) AND (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($1::uuid, $2::bigint) AND s.closed_at IS NULL
        AND c.state = 'pending' AND c.not_before <= compute_now() AND c.not_after > compute_now()
        AND n.state NOT IN ('revoked', 'removed') AND n.quarantined_at IS NULL AND NOT d.observe_only
      ORDER BY c.node_id",

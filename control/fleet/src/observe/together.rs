@@ -29,15 +29,20 @@ impl Fleet {
     /// Handles what these nodes sent. Returns which of them have more.
     pub(super) async fn observe_all(&self, tx: &mut Tx<'_>, nodes: &[NodeId]) -> Result<Vec<Again>, Fault> {
         let ids: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
-        for row in tx.query(&sql::NODES_IN_DOUBT, &[&ids]).await? {
-            self.judge_claim(tx, row.id("node_id")).await?;
+        let looks = tx.query(&sql::NODES_LOOK, &[&ids]).await?;
+        let those = |what: &'static str| {
+            looks.iter().filter(move |row| row.get(what)).map(|row| row.id::<NodeId>("node_id"))
+        };
+        for node_id in those("in_doubt") {
+            self.judge_claim(tx, node_id).await?;
         }
-        self.wake_facts(tx, &ids).await?;
-        let settled = tx.query(&sql::NODES_WITH_SETTLED, &[&ids]).await?;
+        // On their own: facts take other locks than reports do, and an observer that fails on them does not hold up the reports.
+        for node_id in those("news") {
+            wake(tx, FACTS_QUEUE, &node_key(node_id)).await?;
+        }
         // Others book on these nodes, and wait from here on until all is committed.
         let mut more = self.observe_events_of_all(tx, &ids).await?;
-        for row in &settled {
-            let node_id: NodeId = row.id("node_id");
+        for node_id in those("settled") {
             if self.observe_commands(tx, node_id).await? {
                 more.push(node_id);
             }
@@ -113,14 +118,5 @@ impl Fleet {
             self.emit(tx, EventKind::NodeCondition, node_id, condition(change)).await?;
         }
         Ok(Some(report))
-    }
-
-    /// Has the facts told of those nodes whose facts are news. On their own: they take other locks than reports do, and an
-    /// observer that fails on them does not hold up the reports.
-    async fn wake_facts(&self, tx: &mut Tx<'_>, ids: &[Uuid]) -> Result<(), Fault> {
-        for row in tx.query(&sql::FACTS_NEWS, &[&ids]).await? {
-            wake(tx, FACTS_QUEUE, &node_key(row.id("node_id"))).await?;
-        }
-        Ok(())
     }
 }

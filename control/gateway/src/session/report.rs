@@ -148,10 +148,10 @@ pub(super) fn status(
     })
 }
 
-/// A hash of what a person would call news: without pressure and without ages.
+/// A hash of what somebody has to look at: the conditions, without their ages. What was applied, of which there is another
+/// with every reservation, is only kept.
 fn status_key(report: &StatusReport) -> String {
-    let mut bare = report.clone();
-    bare.pressure = None;
+    let mut bare = StatusReport { conditions: report.conditions.clone(), ..StatusReport::default() };
     bare.conditions.iter_mut().for_each(|condition| condition.age_ms = 0);
     hex::encode(&Sha256::digest(bare.encode_to_vec())[..16])
 }

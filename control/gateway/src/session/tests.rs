@@ -406,6 +406,9 @@ fn gauges_and_ages_are_no_news() {
     let three = report::status(report(1, 5, "b"), key, at(0).server).unwrap();
     assert_eq!(one.status_key, two.status_key);
     assert_ne!(one.status_key, three.status_key);
+    let applied = StatusReport { applied_generation: 9, observed_generation: 9, ..report(1, 5, "a") };
+    let applied = report::status(applied, key, at(0).server).unwrap();
+    assert_eq!(applied.status_key, one.status_key, "that a spec was applied is nobody's to look at");
     assert_eq!(one.conditions[0].message, "line break [31m");
     // An impossible age is cut to one that a database can hold.
     assert!(two.conditions[0].since > Timestamp::from_millis(1_400_000_000_000));

@@ -195,7 +195,7 @@ pub struct ReportedStatus {
     pub pressure: Option<Value>,
     /// Zero when the report does not speak of it.
     pub trust_version: u64,
-    /// Hash of the report without its gauges.
+    /// Hash of what a worker has to look at: another one wakes it.
     pub status_key: String,
 }
 

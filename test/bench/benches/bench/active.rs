@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bench::figures::{Figure, Run, Sample, short};
 use bench::{probe, usage};
-use store::Store;
 use store::embedded::Embedded;
+use store::{Secret, Store};
 
 use crate::plane::Plane;
 use crate::reservations::database::Counters;
@@ -18,6 +18,7 @@ use crate::statements::{self, Statement};
 
 mod agents;
 mod calls;
+mod stages;
 
 use agents::Agents;
 use calls::Calls;
@@ -59,6 +60,7 @@ const PROBE: Duration = Duration::from_secs(2);
 /// One page of PostgreSQL's log, which is what a small commit writes.
 const PROBE_BYTES: usize = 8192;
 const STATEMENTS_SHOWN: usize = 40;
+const SLOWEST_SHOWN: usize = 10;
 /// The rate at which the gate is held; the goal is held at the other.
 const RATE_OF_GATE: u32 = 50;
 
@@ -74,7 +76,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn measure(args: &Args, plane: &Plane, dir: &Path) -> anyhow::Result<()> {
-    let store = Store::open(plane.database.store_config(Embedded::DATABASE)).await?;
+    let mut config = plane.database.store_config(Embedded::DATABASE);
+    // The look at what has become active comes 250 times a second: planned each time, it takes a part of what it measures.
+    config.url =
+        Secret::new(format!("{}?options=-c%20plan_cache_mode%3Dforce_generic_plan", config.url.reveal()));
+    let store = Store::open(config).await?;
     let started = Instant::now();
     let agents = Agents::start(plane, &store, dir, args.agents).await?;
     println!("{} agents offer their GPUs after {:.1} s", args.agents, started.elapsed().as_secs_f64());
@@ -96,6 +102,8 @@ async fn measure(args: &Args, plane: &Plane, dir: &Path) -> anyhow::Result<()> {
         }
         let spent = Spent::read(plane, &agents)?.since(&spent);
         println!("{run}");
+        say_slowest(&run);
+        stages::say(&store, &calls.ids()).await?;
         spent.say(&run);
         let after = probe::append_and_sync(dir, PROBE_BYTES, 1, PROBE)?;
         println!("{after}");
@@ -103,6 +111,16 @@ async fn measure(args: &Args, plane: &Plane, dir: &Path) -> anyhow::Result<()> {
         calls.release_all().await?;
     }
     Ok(())
+}
+
+/// When the slowest ended: at one time, or spread over the run.
+fn say_slowest(run: &Run) {
+    let mut samples = run.samples.clone();
+    samples.sort_by_key(|sample| std::cmp::Reverse(sample.took));
+    samples.truncate(SLOWEST_SHOWN);
+    samples.sort_by_key(|sample| sample.at);
+    let each = samples.iter().map(|one| format!("{} at {:.1} s", short(one.took), one.at.as_secs_f64()));
+    println!("  the slowest: {}", each.collect::<Vec<_>>().join(", "));
 }
 
 /// Which statements take most, for each reservation.
@@ -135,6 +153,7 @@ async fn alone(calls: &Calls, store: &Store) -> anyhow::Result<()> {
         DURABLE_STEPS.len(),
     );
     println!("  k: {}", DURABLE_STEPS.join(", "));
+    stages::say(store, &calls.ids()).await?;
     calls.release_all().await
 }
 

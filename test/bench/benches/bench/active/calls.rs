@@ -153,6 +153,11 @@ impl Calls {
         Ok(id.parse::<ReservationId>()?.uuid())
     }
 
+    /// What was asked for and not released yet.
+    pub fn ids(&self) -> Vec<Uuid> {
+        self.held().iter().filter_map(|id| Some(id.parse::<ReservationId>().ok()?.uuid())).collect()
+    }
+
     fn caller(&self, number: u32) -> &Api {
         &self.callers[number as usize % CALLERS]
     }
