@@ -4,6 +4,7 @@ use model::{PoolId, TenantId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::listing::is_false;
 use crate::method::method;
 use crate::words::words;
 use crate::{
@@ -17,6 +18,14 @@ words! {
         Gpu = "gpu",
         VpsHost = "vps-host",
         Metal = "metal",
+    }
+}
+
+words! {
+    PoolState, "pool state" {
+        Active = "active",
+        /// Nothing comes into it any more, and its name is free.
+        Deleted = "deleted",
     }
 }
 
@@ -123,6 +132,7 @@ pub struct Pool {
     pub tenant: Named<TenantId>,
     pub name: String,
     pub class: Word<PoolClass>,
+    pub state: Word<PoolState>,
     pub policy: PoolPolicy,
     /// Goes up with each update.
     pub version: u64,
@@ -130,9 +140,16 @@ pub struct Pool {
     /// Of them, those that take new work.
     pub nodes_ready: u32,
     pub gpus: GpuTotals,
+    /// Sizes that it offers to instances: they go with it.
+    pub flavors: u32,
     pub created_at: Time,
     pub updated_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Time>,
     pub age_seconds: u64,
+    /// Nothing was changed; this is what would have been.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -168,6 +185,9 @@ pub struct ListPools {
     pub tenant: Option<Id<TenantId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<Word<PoolClass>>,
+    /// Also those that were deleted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub include_deleted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,6 +210,19 @@ pub struct UpdatePool {
     /// Refuses with CONFLICT when the stored version is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub if_version: Option<Int<1, 9_007_199_254_740_991>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeletePool {
+    /// Whose pool has the name. The caller's tenant when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Id<TenantId>>,
+    /// One that nothing is in: no node, no join token for one, nothing that has not ended. A message says what there is.
+    pub pool: Ref<PoolId>,
+    /// Decides and looks, and changes nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
 }
 
 /// As a node takes them: a local account, which also names a file.
@@ -261,3 +294,4 @@ method!(Create, "pools"."create", Key, "compute-pool", CreatePool => Pool, [NotF
 method!(Get, "pools"."get", Read, "compute-pool", GetPool => Pool, [NotFound], "Shows a pool and what of it is free.");
 method!(List, "pools"."list", Read, "compute-pool", ListPools => crate::List<Pool>, [NotFound], "Lists pools.");
 method!(Update, "pools"."update", Natural, "compute-pool", UpdatePool => Pool, [NotFound, Conflict, InvalidState], "Renames a pool or replaces its policy.", check = check_update);
+method!(Delete, "pools"."delete", Natural, "compute-pool", DeletePool => Pool, [NotFound, InvalidState], "Deletes a pool that nothing is in, with its flavors.");

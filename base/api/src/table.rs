@@ -32,6 +32,7 @@ pub const METHODS: &[MethodRow] = &[
     MethodRow::of::<pools::Get>(),
     MethodRow::of::<pools::List>(),
     MethodRow::of::<pools::Update>(),
+    MethodRow::of::<pools::Delete>(),
     MethodRow::of::<join_tokens::Create>(),
     MethodRow::of::<join_tokens::List>(),
     MethodRow::of::<join_tokens::Revoke>(),

@@ -68,6 +68,14 @@ pub(crate) const RULES: &[Sql] = &[
          WHERE a.allocation_id IS NULL ORDER BY 1",
     ),
     sql(
+        "nothing that has not ended is in a pool that is deleted",
+        concat!(
+            "SELECT format('%s of %s in %s', c.thing, c.about, c.pool_id) AS what FROM pools p JOIN (",
+            crate::sql::pool_contents!(),
+            ") c ON c.pool_id = p.pool_id WHERE p.deleted_at IS NOT NULL ORDER BY 1"
+        ),
+    ),
+    sql(
         "a node held whole is held by one",
         "SELECT node_id::text AS what FROM host_bookings GROUP BY node_id
          HAVING bool_or(whole_node) AND count(*) > 1 ORDER BY 1",

@@ -31,6 +31,7 @@
 //! nodes' rows), no tenant holds more, with those below it, than its quota (a trigger that holds the rows of the
 //! quotas on the way up). Both look once for a statement, however many rows it writes. A tenant without a row for a
 //! resource is bound by those above it alone. Where code and database disagree, the database wins and the code looks again.
+//! Nothing comes into a pool that is deleted, and none is deleted under what has not ended (a lock of its row, and triggers).
 
 mod change;
 mod create;
@@ -178,6 +179,7 @@ pub fn module(capacity: &Capacity) -> Module {
         .method::<api::pools::Get, _>(handler(capacity, pools::get))
         .method::<api::pools::List, _>(handler(capacity, pools::list))
         .method::<api::pools::Update, _>(handler(capacity, pools::update))
+        .method::<api::pools::Delete, _>(handler(capacity, pools::delete))
         .method::<api::quotas::Set, _>(handler(capacity, quotas::set))
         .method::<api::quotas::List, _>(handler(capacity, quotas::list))
         .method::<api::reservations::Create, _>(handler(capacity, create::create))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::pools::{
-    CreatePool, GetPool, ListPools, Overcommit, Placement, Pool, PoolClass, PoolPolicy, UpdatePool,
+    CreatePool, GetPool, ListPools, Overcommit, Placement, Pool, PoolClass, PoolPolicy, PoolState, UpdatePool,
 };
 use api::{GpuTotals, Int, List, Method, Named, Ref, Word};
 use kernel::events::{self, EventKind};
@@ -23,6 +23,10 @@ use crate::place::spec_key;
 use crate::reconcile::{PLACE_QUEUE, pool_key};
 use crate::state::{stored, whole};
 use crate::{Capacity, sql};
+
+mod delete;
+
+pub(crate) use delete::delete;
 
 const POOL_CREATE: Op = Op::new("pool_create");
 const POOL_UPDATE: Op = Op::new("pool_update");
@@ -148,7 +152,7 @@ pub(crate) fn pool_resource(pool_id: PoolId, tenant_id: TenantId) -> Resource {
 
 fn view(row: &Row) -> Result<Pool, Fault> {
     let now = row.ts("now");
-    let created_at = row.ts("created_at");
+    let (created_at, deleted_at) = (row.ts("created_at"), row.opt_ts("deleted_at"));
     let class =
         PoolClass::parse(row.get("class")).ok_or_else(|| StoreError::decode("pool", "column \"class\""))?;
     let count = |column| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
@@ -157,6 +161,7 @@ fn view(row: &Row) -> Result<Pool, Fault> {
         tenant: Named::new(row.id("tenant_id"), row.get::<_, String>("tenant_name")),
         name: row.get("name"),
         class: Word(class),
+        state: Word(if deleted_at.is_some() { PoolState::Deleted } else { PoolState::Active }),
         policy: policy_of(&row.get::<_, Value>("policy")),
         version: whole(row.get("version")),
         nodes: count("nodes"),
@@ -167,9 +172,12 @@ fn view(row: &Row) -> Result<Pool, Fault> {
             unhealthy: count("gpus_unhealthy"),
             model: row.get("gpu_model"),
         },
+        flavors: count("flavors"),
         created_at: created_at.into(),
         updated_at: row.ts("updated_at").into(),
+        deleted_at: deleted_at.map(Into::into),
         age_seconds: now.since(created_at).as_secs(),
+        dry_run: false,
     })
 }
 
@@ -247,10 +255,16 @@ async fn visible(
     };
     match found {
         Some(found) => Ok(found),
-        None => {
-            call.require_in(api::pools::Get::ACTION, &Resource::any("compute-pool", tenant_id)).await?;
-            Err(ApiError::not_found("pool", pool).into())
-        }
+        None => Err(absent(call, tenant_id, pool).await),
+    }
+}
+
+/// Who may see no pools in the tenant learns nothing of which there are.
+async fn absent(call: &Call, tenant_id: TenantId, pool: &Ref<PoolId>) -> Fault {
+    let any = Resource::any("compute-pool", tenant_id);
+    match call.require_in(api::pools::Get::ACTION, &any).await {
+        Ok(()) => ApiError::not_found("pool", pool).into(),
+        Err(fault) => fault,
     }
 }
 
@@ -273,7 +287,8 @@ pub(crate) async fn list(
     }
     let page = Page::of::<PoolId>(request.limit, request.cursor.as_ref())?;
     let class = request.class.map(|class| class.0.name());
-    let values: [&(dyn store::Param + Sync); 4] = [&tenant_id.uuid(), &page.before, &class, &page.fetch()];
+    let values: [&(dyn store::Param + Sync); 5] =
+        [&tenant_id.uuid(), &page.before, &class, &page.fetch(), &request.include_deleted];
     let rows = capacity.store().read(&sql::POOLS_LIST, &values).await?;
     let pools: Vec<Pool> = rows.iter().map(view).collect::<Result<_, _>>()?;
     let (pools, cursor) = page.cut(pools, |pool| pool.id.get());

@@ -12,12 +12,14 @@ mod booking;
 pub mod inline;
 mod line;
 pub mod many;
+mod pools;
 mod tenant;
 
 use store::{Sql, sql};
 
 pub use booking::*;
 pub use line::*;
+pub use pools::*;
 pub use tenant::*;
 
 // Reservations.
@@ -330,56 +332,6 @@ pub const BOOKS_NODES: Sql = sql(
      WHERE c.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) ORDER BY c.node_id",
 );
 
-// Pools.
-
-pub const POOL_INSERT: Sql = sql(
-    "pool_insert",
-    "INSERT INTO pools (pool_id, tenant_id, name, class, policy) VALUES ($1, $2, $3, $4, $5)",
-);
-/// Those a tenant may name: its own and, nearest first, those of the tenants above it.
-pub const POOLS_ON_WAY_UP: Sql = sql(
-    "pools_on_way_up",
-    "WITH RECURSIVE way AS (
-       SELECT tenant_id, parent_id, 0 AS depth FROM tenants WHERE tenant_id = $1
-       UNION ALL
-       SELECT t.tenant_id, t.parent_id, way.depth + 1 FROM tenants t JOIN way ON t.tenant_id = way.parent_id
-       WHERE way.depth < 64
-     )
-     SELECT p.pool_id, p.tenant_id, p.name, p.class, p.policy FROM way JOIN pools p ON p.tenant_id = way.tenant_id
-     WHERE ($2::uuid IS NULL OR p.pool_id = $2) AND ($3::text IS NULL OR p.name = $3) ORDER BY way.depth LIMIT 8",
-);
-
-macro_rules! pool_select {
-    ($rest:literal) => {
-        concat!(
-            "SELECT p.pool_id, p.tenant_id, t.name AS tenant_name, p.name, p.class, p.policy, p.version, p.created_at,
-       p.updated_at, s.nodes, s.nodes_ready, s.gpus_total, s.gpus_free, s.gpus_unhealthy, s.gpu_model,
-       compute_now() AS now
-     FROM pools p JOIN tenants t ON t.tenant_id = p.tenant_id
-     JOIN LATERAL (SELECT * FROM pool_totals x WHERE x.pool_id = p.pool_id) s ON true ",
-            $rest
-        )
-    };
-}
-
-pub const POOL_GET: Sql = sql("pool_get", pool_select!("WHERE p.pool_id = $1"));
-pub const POOLS_LIST: Sql = sql(
-    "pools_list",
-    pool_select!(
-        "WHERE p.tenant_id = $1 AND p.pool_id < $2 AND ($3::text IS NULL OR p.class = $3)
-     ORDER BY p.pool_id DESC LIMIT $4"
-    ),
-);
-pub const POOL_LOCK: Sql =
-    sql("pool_lock", "SELECT name, policy, version FROM pools WHERE pool_id = $1 FOR NO KEY UPDATE");
-pub const POOL_UPDATE: Sql = sql(
-    "pool_update",
-    "UPDATE pools SET name = $2, policy = $3, version = version + 1, updated_at = compute_now() WHERE pool_id = $1",
-);
-pub const POOL_NODES: Sql =
-    sql("pool_nodes", "SELECT node_id FROM nodes WHERE pool_id = $1 AND state <> 'removed' ORDER BY node_id");
-pub const POOL_POLICY: Sql = sql("pool_policy", "SELECT policy FROM pools WHERE pool_id = $1");
-
 /// On the way of every call, report or pass.
 pub const HOT: &[Sql] = &[
     TENANT_HAS,
@@ -482,6 +434,10 @@ pub const ALL: &[Sql] = &[
     POOL_UPDATE,
     POOL_NODES,
     POOL_POLICY,
+    POOL_DELETE_LOCK,
+    POOL_DRAFTS_DELETE,
+    POOL_HAS,
+    POOL_DELETED,
 ];
 
 #[cfg(test)]

@@ -307,8 +307,8 @@ pub const CERTS_CURRENT: Sql = sql(
 );
 pub const JOIN_TOKEN_LOCK: Sql = sql(
     "join_token_lock",
-    "SELECT t.site_id, t.pool_id, t.role, t.secret_sha256, t.uses_max, t.uses, t.deferred, t.revoked_at,
-       t.expires_at < compute_now() AS expired
+    "SELECT t.site_id, t.pool_id, t.role, t.secret_sha256, t.uses_max, t.uses, t.deferred, t.expires_at < compute_now() AS expired,
+       coalesce(t.revoked_at, (SELECT p.deleted_at FROM pools p WHERE p.pool_id = t.pool_id)) AS revoked_at
      FROM join_tokens t WHERE t.join_token_id = $1 FOR NO KEY UPDATE",
 );
 pub const JOIN_TOKEN_USE: Sql = sql(
@@ -379,7 +379,8 @@ pub const NODE_ADOPT: Sql = sql(
     "UPDATE nodes SET state = 'accepting', pool_id = $2, adopted_at = compute_now()
      WHERE node_id = $1 AND state = 'joined'",
 );
-pub const POOL_CLASS: Sql = sql("pool_class", "SELECT class, tenant_id FROM pools WHERE pool_id = $1");
+pub const POOL_CLASS: Sql =
+    sql("pool_class", "SELECT class FROM pools WHERE pool_id = $1 AND deleted_at IS NULL");
 
 /// For the test that prepares every statement.
 pub const STATEMENTS: &[Sql] = &[

@@ -11,13 +11,13 @@ pub(crate) const VERSION_RAISE: Sql =
 // Authentication and authorization.
 
 /// One row for each id of `$1`, in their order: the version, the time and whether the deployment may act, with nulls for a token
-/// that is not there.
+/// that is not there. Behind a SELECT the list is as long as any to the planner, which plans once then.
 pub(crate) const TOKENS_AUTHENTICATE: Sql = sql(
     "tokens_authenticate",
     "SELECT v.version, compute_now() AS now, (SELECT observe_only FROM deployment) AS observe_only,
             t.secret_sha256, t.expires_at, t.revoked_at, t.last_used_at,
             u.user_id, u.tenant_id, u.kind, u.name, u.disabled_at
-     FROM iam_version v CROSS JOIN unnest($1::uuid[]) WITH ORDINALITY AS k (token_id, place)
+     FROM iam_version v CROSS JOIN unnest((SELECT $1::uuid[])) WITH ORDINALITY AS k (token_id, place)
      LEFT JOIN (tokens t JOIN users u USING (user_id)) ON t.token_id = k.token_id
      ORDER BY k.place",
 );
@@ -75,7 +75,7 @@ pub(crate) const TENANT_LOCK: Sql =
 pub(crate) const TENANT_STAYS: Sql = sql(
     "tenant_stays",
     "SELECT (SELECT count(*) FROM tenants WHERE parent_id = $1 AND deleted_at IS NULL) AS below,
-            (SELECT count(*) FROM pools WHERE tenant_id = $1) AS pools,
+            (SELECT count(*) FROM pools WHERE tenant_id = $1 AND deleted_at IS NULL) AS pools,
             EXISTS (SELECT 1 FROM bindings b JOIN policies p USING (policy_id)
               JOIN tenants r ON r.tenant_id = b.tenant_id AND r.tenant_id = p.tenant_id AND r.parent_id IS NULL
               JOIN users u USING (user_id)

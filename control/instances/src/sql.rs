@@ -31,7 +31,9 @@ macro_rules! flavor_select {
     };
 }
 
-pub const FLAVOR_GET: Sql = sql("flavor_get", flavor_select!("WHERE f.flavor_id = $1"));
+/// Flavors go with their pool; the rows stay for instances that ended.
+pub const FLAVOR_GET: Sql =
+    sql("flavor_get", flavor_select!("WHERE f.flavor_id = $1 AND p.deleted_at IS NULL"));
 pub const FLAVOR_FIND: Sql = sql(
     "flavor_find",
     flavor_select!(

@@ -405,6 +405,10 @@ impl Pipeline {
             Fault::Store(err) if err.is_check("tenant_is_open") => {
                 return ApiError::invalid_state("the tenant is being deleted, and gets nothing new");
             }
+            Fault::Store(err) if err.is_check("pool_is_open") => {
+                return ApiError::new(ErrorCode::NotFound, "the pool was deleted just now")
+                    .detail("kind", "pool");
+            }
             Fault::Store(err) => match err.kind() {
                 store::ErrorKind::CommitUnknown => unavailable(
                     "the database connection was lost; whether the call took effect is not known, repeat it with its \

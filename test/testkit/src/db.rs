@@ -5,10 +5,11 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use store::embedded::{Embedded, EmbeddedConfig};
-use store::{Secret, Sql, Store, StoreConfig, migrate};
-use tokio::sync::{OnceCell, Semaphore};
+use store::{Op, Secret, Sql, Store, StoreConfig, StoreError, migrate};
+use tokio::sync::{Notify, OnceCell, Semaphore};
 
 /// Copies of the template made at once: they contend for the same disk.
 static COPYING: Semaphore = Semaphore::const_new(2);
@@ -20,6 +21,7 @@ static FINISHED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 const POOL_SIZE: usize = 8;
 /// Room for the pools of as many tests as run at once on a large machine.
 const CONNECTIONS_MAX: u32 = 400;
+const MEET: Op = Op::new("test_meet");
 
 enum Server {
     Private { embedded: Embedded, template: String },
@@ -91,6 +93,41 @@ impl TestDb {
     pub async fn scalar_i64(&self, text: &str) -> i64 {
         let row = self.store.read_one(&leaked(text), &[]).await.expect("the statement of the test is right");
         row.get(0)
+    }
+
+    /// Runs what comes when these statements have run and are not committed; they are once it waits for them.
+    ///
+    /// # Panics
+    /// When one fails, or nobody waits.
+    pub async fn meet<T>(&self, statements: &[&str], second: impl Future<Output = T>) -> T {
+        let (ran, waits) = (&Notify::new(), &Notify::new());
+        let statements: &Vec<Sql> = &statements.iter().map(|text| leaked(text)).collect();
+        let first = self.store.tx(MEET, |tx| {
+            Box::pin(async move {
+                for statement in statements {
+                    tx.execute(statement, &[]).await?;
+                }
+                ran.notify_one();
+                waits.notified().await;
+                Ok::<_, StoreError>(())
+            })
+        });
+        let second = async {
+            ran.notified().await;
+            second.await
+        };
+        let look = async {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            crate::eventually(Duration::from_secs(20), async || {
+                (self.scalar_i64(waiting).await > 0).then_some(()).ok_or("nobody waits")
+            })
+            .await;
+            waits.notify_one();
+        };
+        let (first, told, ()) = tokio::join!(first, second, look);
+        first.expect("the statements of the test are right");
+        told
     }
 
     /// The plan of a statement for these literals, in the order of its parameters.
@@ -215,7 +252,7 @@ impl Server {
         store.close();
         drop(store);
         let renamed = leaked(&format!("ALTER DATABASE {draft} RENAME TO {template}"));
-        crate::eventually(std::time::Duration::from_secs(10), || async {
+        crate::eventually(Duration::from_secs(10), || async {
             let done = admin.execute(&renamed, &[]).await;
             // Either our own last session is just ending, or another process was first.
             let taken: i64 =

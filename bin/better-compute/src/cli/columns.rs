@@ -110,6 +110,7 @@ const SITES: &[Column] = &[NAME, column("NODES", |v| at(v, "nodes")), ID, AGE];
 const POOLS: &[Column] = &[
     NAME,
     column("CLASS", |v| at(v, "class")),
+    STATE,
     column("READY", |v| format!("{}/{}", number(v, "nodesReady"), number(v, "nodes"))),
     column("GPUS", gpus),
     column("FREE", free_gpus),

@@ -24,7 +24,9 @@ fn of(method: &str, request: &Value) -> Option<Ask> {
     Some(match method {
         "policies.delete" => Ask::Yes("delete"),
         "tenants.delete" if request["withContents"] == true => Ask::YesToAll,
-        "bindings.delete" | "tenants.delete" | "images.delete" | "secrets.delete" => Ask::Yes("delete"),
+        "bindings.delete" | "tenants.delete" | "pools.delete" | "images.delete" | "secrets.delete" => {
+            Ask::Yes("delete")
+        }
         "users.disable" => Ask::Yes("disable"),
         "tokens.revoke" | "joinTokens.revoke" => Ask::Yes("revoke"),
         "nodes.revokeSshCert" => Ask::Yes("revoke"),
@@ -70,7 +72,7 @@ pub async fn confirm(
     }
     match ask {
         Ask::Yes(verb) => {
-            let subject = ["id", "serial", "node", "policy", "image", "secret"]
+            let subject = ["id", "serial", "node", "pool", "policy", "image", "secret"]
                 .iter()
                 .map(|name| at(&request, name))
                 .find(|it| !it.is_empty());

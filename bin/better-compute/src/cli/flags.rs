@@ -38,7 +38,7 @@ fn positionals(method: &str) -> &'static [&'static str] {
         "sites.get" => &["site"],
         "secrets.get" | "secrets.delete" => &["secret"],
         "images.delete" => &["image"],
-        "pools.get" | "pools.update" => &["pool"],
+        "pools.get" | "pools.update" | "pools.delete" => &["pool"],
         "tenants.create" | "users.create" | "tokens.create" | "sites.create" | "pools.create"
         | "policies.put" | "secrets.put" | "flavors.create" | "images.create" => &["name"],
         "nodes.revokeSshCert" => &["serial"],

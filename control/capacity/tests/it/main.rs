@@ -13,4 +13,5 @@ mod many;
 mod nodes;
 mod policies;
 mod pools;
+mod pools_end;
 mod storm;

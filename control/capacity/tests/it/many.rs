@@ -9,14 +9,14 @@ use kernel::ports::node::{NodeObserver, Reported};
 use kernel::run::Running;
 use kernel::testing::allow_all;
 use kit::{OsRng, Supervisor, SystemClock};
-use model::NodeId;
+use model::{NodeId, PoolId};
 use serde_json::{Value, json};
 use store::{Store, StoreConfig};
 use testkit::eventually;
 use wire::proto::agent::NodeReport;
 use wire::proto::agent::node_report::Report;
 
-use crate::cloud::{Cloud, OP, bound, call, failed, node_of, pipeline, released, run_queue};
+use crate::cloud::{Cloud, OP, bound, call, facts, failed, node_of, pipeline, released, run_queue};
 
 const BOUND: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -120,6 +120,27 @@ async fn creates_that_come_together_are_few_transactions_and_each_is_answered() 
         "released"
     );
     cloud.assert_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_goes_under_creates_that_come_together_refuses_its_own_alone() {
+    let (cloud, nodes) = Cloud::with_nodes(2).await;
+    let other = cloud.call("pools.create", json!({ "name": "other", "class": "gpu" })).await.ok();
+    let other: PoolId = other["id"].as_str().unwrap().parse().unwrap();
+    let set = format!("UPDATE nodes SET pool_id = '{}' WHERE node_id = '{}'", other.uuid(), nodes[1].uuid());
+    cloud.db.batch(&set).await;
+    cloud.facts(&facts(nodes[1], "node-1", Some((other, cloud.root_tenant)))).await;
+    let process = &Process::in_order(&cloud, usize::MAX).await;
+    let create = |pool| call(&process.api, "reservations.create", json!({ "pool": pool, "gpus": 1 }));
+    let creates = futures::future::join_all(["gpu", "other", "gpu", "other"].map(create));
+    let delete = [
+        "SELECT 1 FROM pools WHERE name = 'gpu' FOR UPDATE",
+        "UPDATE pools SET deleted_at = compute_now() WHERE name = 'gpu'",
+    ];
+    let told = cloud.db.meet(&delete, creates).await;
+    let codes: Vec<&str> = told.iter().map(|one| one.code()).collect();
+    assert_eq!(codes, ["NOT_FOUND", "ok", "NOT_FOUND", "ok"]);
+    assert_eq!(cloud.db.scalar_i64("SELECT count(*) FROM reservations").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -254,6 +254,7 @@ async fn another_tenants_reservation_is_not_there() {
         ("reservations.explain", json!({ "pool": "gpu", "gpus": 1 })),
         ("pools.get", json!({ "pool": "gpu" })),
         ("pools.update", json!({ "pool": cloud.pool.to_string(), "name": "mine" })),
+        ("pools.delete", json!({ "pool": cloud.pool.to_string() })),
     ] {
         assert_eq!(call(&stranger, method, request.clone()).await.code(), "NOT_FOUND", "{method} {request}");
     }
@@ -271,6 +272,7 @@ async fn who_may_nothing_is_refused_everywhere() {
         ("pools.create", json!({ "name": "x", "class": "gpu" })),
         ("pools.get", json!({ "pool": "gpu" })),
         ("pools.update", json!({ "pool": "gpu", "name": "x" })),
+        ("pools.delete", json!({ "pool": "gpu" })),
         ("quotas.set", json!({ "resource": "gpu", "amount": 1 })),
         ("reservations.create", json!({ "pool": "gpu", "gpus": 1 })),
         ("reservations.create", json!({ "pool": "gpu", "gpus": 1, "dryRun": true })),

@@ -11,12 +11,9 @@ use kernel::testing::Told;
 use kernel::{BoxFuture, Fault};
 use model::TenantId;
 use serde_json::{Value, json};
-use store::{Op, Sql, StoreError, Tx};
-use tokio::sync::Notify;
+use store::Tx;
 
 use crate::world::{World, text};
-
-const OP: Op = Op::new("test_op");
 
 /// Instances of somebody, each of which goes with the second asking.
 #[derive(Default)]
@@ -71,41 +68,6 @@ impl Tenants {
         self.queue.handle(&key).await.expect("it is looked at")
     }
 
-    /// Runs a call that comes when these statements have run and are not committed; they are once it waits for them.
-    async fn meet(&self, statements: &[&str], call: impl Future<Output = Told>) -> Told {
-        let (ran, waits) = (&Notify::new(), &Notify::new());
-        let statements: &Vec<Sql> = &statements
-            .iter()
-            .map(|text| store::sql("test_statement", String::leak((*text).to_owned())))
-            .collect();
-        let first = self.world.db.store.tx(OP, |tx| {
-            Box::pin(async move {
-                for statement in statements {
-                    tx.execute(statement, &[]).await?;
-                }
-                ran.notify_one();
-                waits.notified().await;
-                Ok::<_, StoreError>(())
-            })
-        });
-        let second = async {
-            ran.notified().await;
-            call.await
-        };
-        let look = async {
-            let waiting = "SELECT count(*) FROM pg_stat_activity
-                WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            testkit::eventually(Duration::from_secs(20), async || {
-                (self.world.db.scalar_i64(waiting).await > 0).then_some(()).ok_or("nobody waits")
-            })
-            .await;
-            waits.notify_one();
-        };
-        let (first, told, ()) = tokio::join!(first, second, look);
-        first.expect("the statements of the test are right");
-        told
-    }
-
     async fn names(&self, request: Value) -> Vec<String> {
         let listed = self.world.does("tenants.list", request).await;
         listed["items"].as_array().unwrap().iter().map(|tenant| text(&tenant["name"])).collect()
@@ -129,7 +91,8 @@ async fn an_empty_tenant_is_deleted_at_once_and_one_with_others_below_or_pools_n
     world.db.batch(pool).await;
     let told = tenants.delete(json!({ "id": org, "withContents": true })).await;
     assert_eq!(told.body["error"]["details"]["has"], json!(["1 pool"]), "{}", told.body);
-    world.db.batch("DELETE FROM pools").await;
+    // One that was deleted stays for readers.
+    world.db.batch("UPDATE pools SET deleted_at = compute_now()").await;
     world
         .db
         .batch(
@@ -288,7 +251,7 @@ async fn what_is_added_while_a_tenant_is_deleted_is_seen_or_refused() {
     let add = format!(
         "INSERT INTO users (user_id, tenant_id, kind, name) VALUES (gen_random_uuid(), '{org_uuid}', 'service', 'ci')"
     );
-    let told = tenants.meet(&[&add], tenants.delete(json!({ "id": org }))).await;
+    let told = world.db.meet(&[&add], tenants.delete(json!({ "id": org }))).await;
     assert_eq!(told.body["error"]["details"]["has"], json!(["1 user"]), "{}", told.body);
 
     // A deletion that is under way when a user is added.
@@ -296,7 +259,7 @@ async fn what_is_added_while_a_tenant_is_deleted_is_seen_or_refused() {
     let lock = format!("SELECT 1 FROM tenants WHERE tenant_id = '{org_uuid}' FOR UPDATE");
     let mark = format!("UPDATE tenants SET deleting_at = compute_now() WHERE tenant_id = '{org_uuid}'");
     let request = json!({ "tenant": org, "kind": "service", "name": "late" });
-    let told = tenants.meet(&[&lock, &mark], world.call(&world.admin, "users.create", request)).await;
+    let told = world.db.meet(&[&lock, &mark], world.call(&world.admin, "users.create", request)).await;
     assert_eq!(told.code(), "INVALID_STATE", "{}", told.body);
     assert_eq!(world.db.scalar_i64("SELECT count(*) FROM users WHERE name = 'late'").await, 0);
 }

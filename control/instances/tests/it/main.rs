@@ -14,5 +14,6 @@ mod names;
 mod network;
 mod orphans;
 mod places;
+mod pools;
 mod tenants;
 mod user_data;

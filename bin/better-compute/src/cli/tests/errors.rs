@@ -180,6 +180,18 @@ fn an_image_is_deleted_by_its_name_when_somebody_said_yes() {
 }
 
 #[test]
+fn a_pool_is_deleted_by_its_name_when_somebody_said_yes() {
+    let stub = Stub::script(vec![Answer::json(json!({"name": "vps", "state": "deleted", "flavors": 2}))]);
+    let doubts = Person::at(&stub).at_a_terminal(100).typing("n\n").run("pools delete vps");
+    assert!(doubts.err.contains("delete vps? [y/N]") && stub.asked().is_empty(), "{}", doubts.err);
+    let done = Person::at(&stub).run("pools delete vps --yes");
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("deleted") && done.out.contains("flavors"), "{}", done.out);
+    let sent = stub.asked().pop().expect("it was sent");
+    assert_eq!((sent.line.as_str(), sent.body), ("POST /api/compute/pools/delete", json!({"pool": "vps"})));
+}
+
+#[test]
 fn a_restore_is_confirmed_by_the_deployments_id() {
     let deployment = id::<model::DeploymentId>(1);
     let stub = Stub::by({

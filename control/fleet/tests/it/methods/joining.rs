@@ -98,3 +98,24 @@ async fn a_person_lets_a_waiting_machine_in() {
     let seeing = Api::may(&world, &["compute:joinRequests:list"]);
     assert_eq!(seeing.call("joinRequests.approve", json!({ "id": first })).await.code(), "ACCESS_DENIED");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_joins_a_pool_that_is_deleted() {
+    let world = world().await;
+    let api = Api::new(&world);
+    world.joined("gpu-1", TokenIs::default()).await;
+    let token = world.token(TokenIs { pool: true, ..TokenIs::default() }).await;
+    let adopt = || api.call("nodes.adopt", json!({ "node": "gpu-1", "pool": world.pool.to_string() }));
+    let make = || api.call("joinTokens.create", json!({ "site": "hall-1", "pool": "gpus" }));
+    // While it is being deleted, and afterwards.
+    let delete = ["SELECT 1 FROM pools FOR UPDATE", "UPDATE pools SET deleted_at = compute_now()"];
+    assert_eq!(world.db.meet(&delete, adopt()).await.code(), "NOT_FOUND");
+    world.run("UPDATE pools SET deleted_at = NULL", &[]).await;
+    assert_eq!(world.db.meet(&delete, make()).await.code(), "NOT_FOUND");
+    assert_eq!((adopt().await.code(), make().await.code()), ("NOT_FOUND", "NOT_FOUND"));
+    let refused = world.join(&Machine::new("late"), &token).await.unwrap_err();
+    assert!(refused.contains("unknown"), "{refused}");
+    assert_eq!(world.uses(&token).await, 0);
+    assert_eq!(world.count("SELECT count(*) FROM nodes WHERE pool_id IS NOT NULL OR name = 'late'").await, 0);
+    assert_eq!(world.count("SELECT count(*) FROM join_tokens WHERE pool_id IS NOT NULL").await, 1);
+}
