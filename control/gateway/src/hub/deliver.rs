@@ -19,7 +19,8 @@ const DISPATCH_FULL: usize = 1000;
 /// Rounds of one pass over specs; each brings some megabytes.
 const SPEC_ROUNDS_MAX: usize = 256;
 
-/// Between two passes over all sessions' specs: wake-ups that come meanwhile fold into one.
+/// After a pass over all sessions' specs that a wake-up asked for: those that come meanwhile fold into one. A pass that was due
+/// anyway keeps no node waiting that there is news of.
 const SPEC_PAUSE: Duration = Duration::from_millis(50);
 
 /// When, on the monotonic clock, each part of a pass is next due without a wake-up.
@@ -96,8 +97,8 @@ impl Hub {
         }
     }
 
-    /// One pass: over the nodes there is news of, and over all of them when that is due or nobody can tell which. True when it was
-    /// over all.
+    /// One pass: over the nodes there is news of, and over all of them when that is due or nobody can tell which. True when nobody
+    /// could, and the next such wake-up may be near.
     pub(crate) async fn specs_pass(&self, due: &mut SpecsDue) -> bool {
         if !self.may_deliver() {
             return false;
@@ -115,11 +116,10 @@ impl Hub {
         if news.all || now >= due.specs {
             due.specs = now + self.timing.specs;
             self.push_specs(None).await;
-            return true;
         } else if !named.is_empty() {
             self.push_specs(Some(named)).await;
         }
-        false
+        news.all
     }
 
     fn may_deliver(&self) -> bool {
