@@ -259,6 +259,22 @@ async fn visible(
     }
 }
 
+/// The pool that a caller wants changed. A pool of that name above is not what was meant, all the less when the own one was
+/// deleted just now.
+async fn meant(
+    capacity: &Capacity,
+    call: &Call,
+    tenant: Option<api::Id<TenantId>>,
+    pool: &Ref<PoolId>,
+) -> Result<(PoolId, TenantId), Fault> {
+    let asked_in = tenant.map_or(call.principal.tenant_id, |tenant| tenant.get());
+    let (pool_id, tenant_id) = visible(capacity, call, tenant, pool).await?;
+    match pool {
+        Ref::Name(_) if tenant_id != asked_in => Err(absent(call, asked_in, pool).await),
+        Ref::Name(_) | Ref::Id(_) => Ok((pool_id, tenant_id)),
+    }
+}
+
 /// Who may see no pools in the tenant learns nothing of which there are.
 async fn absent(call: &Call, tenant_id: TenantId, pool: &Ref<PoolId>) -> Fault {
     let any = Resource::any("compute-pool", tenant_id);
@@ -297,7 +313,7 @@ pub(crate) async fn list(
 }
 
 pub(crate) async fn update(capacity: Capacity, call: Arc<Call>, request: UpdatePool) -> Result<Pool, Fault> {
-    let (pool_id, tenant_id) = visible(&capacity, &call, request.tenant, &request.pool).await?;
+    let (pool_id, tenant_id) = meant(&capacity, &call, request.tenant, &request.pool).await?;
     let resource = pool_resource(pool_id, tenant_id);
     let (action, see) = (api::pools::Update::ACTION, api::pools::Get::ACTION);
     call.require_on(action, see, &resource, "pool", &request.pool).await?;

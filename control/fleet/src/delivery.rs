@@ -129,9 +129,13 @@ fn to_u64(value: i64) -> u64 {
 async fn guard(tx: &mut Tx<'_>, lease: GatewayLease) -> Result<(), Failure> {
     match tx.query_opt(&sql::GATEWAY_GUARD, &[&lease.gateway_id.uuid(), &epoch(lease)]).await? {
         Some(_) => Ok(()),
-        None if kit::mutant::on("fleet.lapsed-gateway-writes") => Ok(()),
-        None => Err(Failure::LeaseLost),
+        None => lapsed(),
     }
+}
+
+/// The gateway has not its lease.
+fn lapsed() -> Result<(), Failure> {
+    if kit::mutant::on("fleet.lapsed-gateway-writes") { Ok(()) } else { Err(Failure::LeaseLost) }
 }
 
 impl PgDelivery {

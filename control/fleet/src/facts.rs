@@ -12,7 +12,7 @@ use store::{Op, RowExt, Tx};
 use uuid::Uuid;
 use wire::inventory::{self, NodeInventory, SectionName};
 
-use crate::core::{Fleet, node_of_key};
+use crate::core::{Fleet, node_key, node_of_key};
 use crate::{FACTS_QUEUE, sql};
 
 const FACTS: Op = Op::new("node_facts").by_keys();
@@ -22,6 +22,8 @@ const NODES_MAX: u32 = 16;
 const TOLD_FOR_SECONDS: i64 = 600;
 /// The same where an observer could not use all of them.
 const UNSETTLED_FOR_SECONDS: i64 = 60;
+/// Just after that.
+const UNSETTLED_AGAIN: Duration = Duration::from_secs(61);
 
 impl Fleet {
     /// Reads the node's facts and tells every observer. A node that is gone has none.
@@ -45,12 +47,13 @@ impl Fleet {
 pub struct FactsQueue(pub Fleet);
 
 impl FactsQueue {
-    async fn tell(&self, tx: &mut Tx<'_>, keys: &[String]) -> Result<(), Fault> {
+    /// Which of them to look at again, and when.
+    async fn tell(&self, tx: &mut Tx<'_>, keys: &[String]) -> Result<Vec<Again>, Fault> {
         let ids: Vec<Uuid> =
             keys.iter().filter_map(|key| node_of_key(key)).map(|node_id| node_id.uuid()).collect();
         let news = tx.query(&sql::FACTS_NEWS, &[&ids]).await?;
         if news.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         for row in &news {
             self.0.publish_facts(tx, row.id("node_id")).await?;
@@ -66,7 +69,8 @@ impl FactsQueue {
         let told: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
         let digests: Vec<String> = news.iter().map(|row| row.get("digest")).collect();
         tx.later(&sql::FACTS_TOLD, vec![Box::new(told), Box::new(digests), Box::new(last)]);
-        Ok(())
+        // What holds them up may end without a word from this node.
+        Ok(unsettled.into_iter().map(|node_id| (node_key(node_id), UNSETTLED_AGAIN)).collect())
     }
 }
 
@@ -78,8 +82,8 @@ impl QueueHandler for FactsQueue {
     fn handle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Duration>, Fault>> {
         Box::pin(async move {
             let keys = &[key.to_owned()];
-            self.0.store().tx(FACTS, |tx| Box::pin(self.tell(tx, keys))).await?;
-            Ok(None)
+            let again = self.0.store().tx(FACTS, |tx| Box::pin(self.tell(tx, keys))).await?;
+            Ok(again.first().map(|(_, pause)| *pause))
         })
     }
 
@@ -98,7 +102,7 @@ impl HandleTogether for FactsQueue {
         tx: &'a mut Tx<'_>,
         keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<Again>, Fault>> {
-        Box::pin(async move { self.tell(tx, keys).await.map(|()| Vec::new()) })
+        Box::pin(self.tell(tx, keys))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Joining and renewing. A gateway holds none of the keys this takes, so it leaves the request in an inbox and relays the answer.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use kernel::events::{self, EventKind};
@@ -275,13 +274,7 @@ impl Fleet {
     async fn free_name(&self, tx: &mut Tx<'_>, hostname: &str) -> Result<String, Fault> {
         let base = name_of_hostname(hostname);
         tx.query(&sql::NODE_NAME_LOCK, &[&base]).await?;
-        let taken: BTreeSet<String> =
-            tx.query(&sql::NODE_NAMES_LIKE, &[&base]).await?.iter().map(|row| row.get("name")).collect();
-        if !taken.contains(&base) {
-            return Ok(base);
-        }
-        let free = (2u32..).map(|n| format!("{base}-{n}")).find(|name| !taken.contains(name));
-        Ok(free.expect("fewer nodes than numbers"))
+        Ok(tx.query_one(&sql::NODE_NAME_FREE, &[&base]).await?.get("name"))
     }
 
     /// Issues a certificate and stores it with the answer that carries it.

@@ -341,8 +341,16 @@ pub const JOIN_REQUEST_ISSUED: Sql = sql(
     "join_request_issued",
     "UPDATE join_requests SET state = 'issued', node_id = $2 WHERE csr_sha256 = $1",
 );
-pub const NODE_NAMES_LIKE: Sql =
-    sql("node_names_like", "SELECT name FROM nodes WHERE name = $1 OR name LIKE $1 || '-%' ORDER BY name");
+/// The name itself, or with the least number from 2 on that makes it one that no node has.
+pub const NODE_NAME_FREE: Sql = sql(
+    "node_name_free",
+    "WITH RECURSIVE tried AS (
+       SELECT 1 AS n, $1::text AS name
+       UNION ALL
+       SELECT t.n + 1, $1 || '-' || (t.n + 1) FROM tried t WHERE EXISTS (SELECT 1 FROM nodes n WHERE n.name = t.name)
+     )
+     SELECT name FROM tried ORDER BY n DESC LIMIT 1",
+);
 /// Two machines with one hostname join one after the other, so that each sees the other's name.
 pub const NODE_NAME_LOCK: Sql =
     sql("node_name_lock", "SELECT pg_advisory_xact_lock(hashtext('node-name:' || $1))");
@@ -441,7 +449,7 @@ pub const STATEMENTS: &[Sql] = &[
     JOIN_REQUEST_INSERT,
     JOIN_REQUEST_SEEN,
     JOIN_REQUEST_ISSUED,
-    NODE_NAMES_LIKE,
+    NODE_NAME_FREE,
     NODE_NAME_LOCK,
     NODE_INSERT,
     CERT_INSERT,

@@ -11,6 +11,7 @@ use model::lifecycle::{InstanceEvent, InstanceState};
 use model::{InstanceId, NodeId, TenantId, Timestamp};
 use serde_json::json;
 use store::{RowExt, Tx};
+use uuid::Uuid;
 use wire::limits::INSTANCES_PER_REPORT_MAX;
 use wire::proto::agent::node_report::Report;
 use wire::proto::agent::{InstanceObservedState as Seen, InstanceStatus, InstancesObserved, NodeReport};
@@ -98,6 +99,18 @@ impl NodeObserver for Instances {
                 held.push(format!("instance {id} ({})", state_of(&row)?.name()));
             }
             Ok(held)
+        })
+    }
+
+    fn unsettled<'a>(
+        &'a self,
+        tx: &'a mut Tx<'_>,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, Result<Vec<NodeId>, Fault>> {
+        Box::pin(async move {
+            let ids: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
+            let rows = tx.query(&sql::lost::ORPHANS_FRESH, &[&ids]).await?;
+            Ok(rows.iter().map(|row| row.id("node_id")).collect())
         })
     }
 

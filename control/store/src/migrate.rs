@@ -3,7 +3,10 @@
 //! A migration is `migrations/NNNN_name.sql`, applied once, in the order of its number, in one transaction with
 //! the row that records it. One that starts with `-- no-transaction` (for CREATE INDEX CONCURRENTLY) runs statement
 //! by statement and must itself bear being run again after a crash. An applied file never changes: its SHA-256 is
-//! recorded and compared. Any number of processes may migrate at once; an advisory lock lets one through.
+//! recorded and compared. Any number of processes may migrate at once; an advisory lock lets one through. One that has to wait
+//! for a table lets go of what it has every two seconds, so that whoever works on the database goes on meanwhile.
+
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::Object;
 use sha2::{Digest, Sha256};
@@ -29,6 +32,10 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 const LOCK: i64 = 0x6263_6d69_6772;
 /// Waiting for another process's migrations; long ones rewrite tables.
 const LOCK_TIMEOUT_MS: u32 = 600_000;
+/// Waiting for a table, at one time: whoever wants it after that waits behind.
+const TABLE_LOCK_TIMEOUT_MS: u32 = 2_000;
+/// Between two such waits, in which the others go on.
+const TABLE_LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// The first line of a file whose statements cannot run in a transaction.
 const NO_TRANSACTION: &str = "-- no-transaction";
 const ROLES: &[&str] = &["bc_gateway"];
@@ -172,7 +179,7 @@ async fn apply_on(connection: &Object, known: &[Migration], grants: &str) -> Res
         known.iter().filter(|migration| !applied.iter().any(|row| row.version == migration.version))
     {
         tracing::info!(version = migration.version, name = migration.name, "applying a migration");
-        apply_one(connection, migration).await.map_err(|err| StoreError::driver(migration.name, &err))?;
+        apply_patiently(connection, migration).await?;
     }
     if ensure_roles(connection).await? {
         step("grants", &format!("BEGIN; {grants}\n; COMMIT")).await?;
@@ -180,11 +187,28 @@ async fn apply_on(connection: &Object, known: &[Migration], grants: &str) -> Res
     Ok(())
 }
 
+/// Tries again when others have the tables, or were served first in a deadlock, for as long as one may wait for a lock at all.
+async fn apply_patiently(connection: &Object, migration: &Migration) -> Result<(), StoreError> {
+    let until = Instant::now() + Duration::from_millis(LOCK_TIMEOUT_MS.into());
+    loop {
+        let Err(err) = apply_one(connection, migration).await else { return Ok(()) };
+        let err = StoreError::driver(migration.name, &err);
+        let taken = matches!(err.kind(), ErrorKind::LockTimeout | ErrorKind::Deadlock);
+        if !taken || migration.text.starts_with(NO_TRANSACTION) || Instant::now() >= until {
+            return Err(err);
+        }
+        tracing::info!(name = migration.name, "others have its tables: it waits");
+        connection.batch_execute("ROLLBACK").await.map_err(|err| StoreError::driver("migrate", &err))?;
+        tokio::time::sleep(TABLE_LOCK_PAUSE).await;
+    }
+}
+
 async fn apply_one(connection: &Object, migration: &Migration) -> Result<(), tokio_postgres::Error> {
     let version = i32::try_from(migration.version).expect("a version has four digits");
     let in_transaction = !migration.text.starts_with(NO_TRANSACTION);
     if in_transaction {
-        connection.batch_execute("BEGIN").await?;
+        let begin = format!("BEGIN; SET LOCAL lock_timeout = {TABLE_LOCK_TIMEOUT_MS}");
+        connection.batch_execute(&begin).await?;
         connection.batch_execute(migration.text).await?;
     } else {
         for statement in statements(migration.text) {

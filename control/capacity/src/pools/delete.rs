@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use api::Method;
 use api::pools::{DeletePool, Pool, PoolState};
-use api::{Method, Ref};
 use kernel::events::{self, EventKind};
 use kernel::ports::tenants::counted;
 use kernel::{ApiError, Call, Fault};
@@ -15,18 +15,13 @@ use serde_json::json;
 use store::{Op, Row, RowExt, Tx};
 use uuid::Uuid;
 
-use super::{absent, pool_resource, visible};
+use super::{meant, pool_resource};
 use crate::{Capacity, sql};
 
 const POOL_DELETE: Op = Op::new("pool_delete");
 
 pub(crate) async fn delete(capacity: Capacity, call: Arc<Call>, request: DeletePool) -> Result<Pool, Fault> {
-    let asked_in = request.tenant.map_or(call.principal.tenant_id, |tenant| tenant.get());
-    let (pool_id, tenant_id) = visible(&capacity, &call, request.tenant, &request.pool).await?;
-    if matches!(request.pool, Ref::Name(_)) && tenant_id != asked_in {
-        // A pool of that name above is not what was meant, all the less when the own one was deleted just now.
-        return Err(absent(&call, asked_in, &request.pool).await);
-    }
+    let (pool_id, tenant_id) = meant(&capacity, &call, request.tenant, &request.pool).await?;
     let (action, see) = (api::pools::Delete::ACTION, api::pools::Get::ACTION);
     call.require_on(action, see, &pool_resource(pool_id, tenant_id), "pool", &request.pool).await?;
     call.about(format!("pool/{pool_id}"));

@@ -176,6 +176,8 @@ async fn who_may_not_delete_a_pool_is_refused_and_a_name_means_an_own_one() {
     call(&ada, "pools.create", json!({ "name": "gpu", "class": "gpu" })).await.ok();
     call(&ada, "pools.delete", json!({ "pool": "gpu" })).await.ok();
     assert_eq!(call(&ada, "pools.delete", json!({ "pool": "gpu" })).await.code(), "NOT_FOUND");
+    let rename = json!({ "pool": "gpu", "name": "mine" });
+    assert_eq!(call(&ada, "pools.update", rename).await.code(), "NOT_FOUND");
     assert_eq!(call(&ada, "pools.get", json!({ "pool": "gpu" })).await.ok()["id"], id);
 }
 

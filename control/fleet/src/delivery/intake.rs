@@ -1,6 +1,6 @@
 //! What nodes report, stored as it came: events, status, inventory. And the specs that go out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use kernel::ports::delivery::{
     CurrentSpec, DeliveryError, GatewayLease, ReportedEvent, ReportedEvents, ReportedSection, ReportedStatus,
@@ -12,7 +12,7 @@ use store::{Op, RowExt, Tx};
 use uuid::Uuid;
 
 use super::sessions::{columns, session_key};
-use super::{Failure, PgDelivery, epoch, guard, observe, sql, store_error, to_i64, to_u64};
+use super::{Failure, PgDelivery, epoch, guard, lapsed, observe, sql, store_error, to_i64, to_u64};
 
 /// Events of one node that wait to be handled. Past it the node keeps them: its journal is bounded, this table is everybody's.
 const EVENTS_WAITING_MAX: i64 = 20_000;
@@ -132,6 +132,8 @@ impl PgDelivery {
 struct Journal {
     journal_id: Uuid,
     acked: i64,
+    /// As many of its node's events wait as may.
+    full: bool,
 }
 
 /// Up to where each session's events are stored, in their order.
@@ -140,30 +142,20 @@ async fn events_in(
     lease: GatewayLease,
     reported: &[ReportedEvents],
 ) -> Result<Vec<Option<u64>>, Failure> {
-    guard(tx, lease).await?;
     let journals = journals(tx, lease, reported).await?;
     let held = |one: &ReportedEvents| {
         journals.get(&one.session).filter(|journal| journal.journal_id == one.journal_id.uuid())
     };
     let mut fresh: Vec<(SessionKey, Uuid, Vec<&ReportedEvent>)> = Vec::new();
     for one in reported {
-        let Some(journal) = held(one) else { continue };
+        let Some(journal) = held(one).filter(|journal| !journal.full) else { continue };
         let events: Vec<&ReportedEvent> =
             one.events.iter().filter(|event| to_i64(event.seq) > journal.acked).collect();
         if !events.is_empty() {
             fresh.push((one.session, journal.journal_id, events));
         }
     }
-    let nodes: Vec<Uuid> = fresh.iter().map(|(session, ..)| session.node_id.uuid()).collect();
-    let full: HashSet<NodeId> = match nodes.is_empty() {
-        true => HashSet::new(),
-        false => {
-            let rows = tx.query(&sql::EVENTS_FULL, &[&nodes, &(EVENTS_WAITING_MAX - 1)]).await?;
-            rows.iter().map(|row| row.id("node_id")).collect()
-        }
-    };
-    fresh.retain(|(session, ..)| !full.contains(&session.node_id));
-    let stored = insert(tx, &fresh).await?;
+    let stored = insert(tx, &fresh);
     observe(tx, fresh.iter().map(|(session, ..)| session.node_id)).await?;
     let answer = |one: &ReportedEvents| {
         let journal = held(one)?;
@@ -179,21 +171,25 @@ async fn journals(
 ) -> Result<HashMap<SessionKey, Journal>, Failure> {
     let sessions: Vec<SessionKey> = reported.iter().map(|one| one.session).collect();
     let (nodes, epochs) = columns(&sessions);
-    let rows = tx
-        .query(&sql::SESSIONS_JOURNALS, &[&nodes, &epochs, &lease.gateway_id.uuid(), &epoch(lease)])
-        .await?;
-    let journal =
-        |row: &store::Row| Journal { journal_id: row.get("journal_id"), acked: row.get("acked_event_seq") };
+    let (gateway, most) = (lease.gateway_id.uuid(), EVENTS_WAITING_MAX - 1);
+    let rows = tx.query(&sql::SESSIONS_JOURNALS, &[&nodes, &epochs, &gateway, &epoch(lease), &most]).await?;
+    match rows.first() {
+        None => guard(tx, lease).await?,
+        Some(row) if !row.get::<_, bool>("held") => lapsed()?,
+        Some(_) => {}
+    }
+    let journal = |row: &store::Row| Journal {
+        journal_id: row.get("journal_id"),
+        acked: row.get("acked_event_seq"),
+        full: row.get("full"),
+    };
     Ok(rows.iter().map(|row| (session_key(row), journal(row))).collect())
 }
 
-/// Says what is acknowledged of each session by now.
-async fn insert(
-    tx: &mut Tx<'_>,
-    fresh: &[(SessionKey, Uuid, Vec<&ReportedEvent>)],
-) -> Result<HashMap<SessionKey, i64>, Failure> {
+/// Stores them with the commit. Says what is acknowledged of each session by then.
+fn insert(tx: &mut Tx<'_>, fresh: &[(SessionKey, Uuid, Vec<&ReportedEvent>)]) -> HashMap<SessionKey, i64> {
     if fresh.is_empty() {
-        return Ok(HashMap::new());
+        return HashMap::new();
     }
     let last = |events: &[&ReportedEvent]| {
         let last = events.last().map_or(0, |event| to_i64(event.seq));
@@ -213,21 +209,28 @@ async fn insert(
     let journals: Vec<Uuid> = all().map(|(_, journal, _)| *journal).collect();
     let seqs: Vec<i64> = all().map(|(.., event)| to_i64(event.seq)).collect();
     let classes: Vec<i16> = all().map(|(.., event)| i16::try_from(event.class).unwrap_or(0)).collect();
-    let reports: Vec<&[u8]> = all().map(|(.., event)| event.report.as_slice()).collect();
-    let signatures: Vec<Option<&[u8]>> = all().map(|(.., event)| event.signature.as_deref()).collect();
-    let keys: Vec<Option<&[u8]>> = all().map(|(.., event)| event.key_sha256.as_deref()).collect();
+    let reports: Vec<Vec<u8>> = all().map(|(.., event)| event.report.clone()).collect();
+    let signatures: Vec<Option<Vec<u8>>> = all().map(|(.., event)| event.signature.clone()).collect();
+    let keys: Vec<Option<Vec<u8>>> =
+        all().map(|(.., event)| event.key_sha256.as_deref().map(<[u8]>::to_vec)).collect();
     // Microseconds fit a double exactly until the year 2255.
     let times: Vec<f64> = all().map(|(.., event)| event.observed_at.micros() as f64).collect();
-    tx.execute(
-        &sql::EVENTS_INSERT,
-        &[&nodes, &journals, &seqs, &classes, &reports, &signatures, &keys, &times],
-    )
-    .await?;
+    let events: Vec<store::Owned> = vec![
+        Box::new(nodes),
+        Box::new(journals),
+        Box::new(seqs),
+        Box::new(classes),
+        Box::new(reports),
+        Box::new(signatures),
+        Box::new(keys),
+        Box::new(times),
+    ];
+    tx.later(&sql::EVENTS_INSERT, events);
     let sessions: Vec<SessionKey> = fresh.iter().map(|(session, ..)| *session).collect();
     let (nodes, epochs) = columns(&sessions);
     let lasts: Vec<i64> = fresh.iter().map(|(_, _, events)| last(events)).collect();
-    tx.execute(&sql::EVENTS_ACKED, &[&nodes, &epochs, &lasts]).await?;
-    Ok(acked)
+    tx.later(&sql::EVENTS_ACKED, vec![Box::new(nodes), Box::new(epochs), Box::new(lasts)]);
+    acked
 }
 
 async fn statuses_in(

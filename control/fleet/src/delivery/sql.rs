@@ -283,20 +283,16 @@ pub const COMMANDS_RESULT: Sql = sql(
      WHERE c.command_id = k.command_id AND c.settled_at IS NULL",
 );
 
-/// The journals of the sessions of a batch that are still this gateway's, kept so until the transaction ends.
+/// The journals of the sessions of a batch that are still this gateway's, kept so until the transaction ends; of which nodes as
+/// many events wait as may, and whether the gateway has its lease.
 pub const SESSIONS_JOURNALS: Sql = sql(
     "sessions_journals",
-    "SELECT s.node_id, s.session_epoch, s.journal_id, s.acked_event_seq FROM node_sessions s
-     JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) USING (node_id, session_epoch)
+    "SELECT s.node_id, s.session_epoch, s.journal_id, s.acked_event_seq,
+       EXISTS (SELECT 1 FROM node_events e WHERE e.node_id = s.node_id AND e.handled_at IS NULL OFFSET $5) AS full,
+       EXISTS (SELECT 1 FROM gateways g WHERE g.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now()) AS held
+     FROM node_sessions s JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) USING (node_id, session_epoch)
      WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint) AND s.closed_at IS NULL
      ORDER BY s.node_id FOR NO KEY UPDATE OF s",
-);
-/// Those of the nodes of which as many events wait as may.
-pub const EVENTS_FULL: Sql = sql(
-    "events_full",
-    "SELECT k.node_id FROM unnest($1::uuid[]) AS k (node_id)
-     WHERE EXISTS (SELECT 1 FROM node_events e WHERE e.node_id = k.node_id AND e.handled_at IS NULL OFFSET $2)
-     ORDER BY k.node_id",
 );
 pub const EVENTS_INSERT: Sql = sql(
     "events_insert",
@@ -422,7 +418,6 @@ pub const STATEMENTS: &[Sql] = &[
     COMMANDS_MOVE,
     COMMANDS_RESULT,
     SESSIONS_JOURNALS,
-    EVENTS_FULL,
     EVENTS_INSERT,
     EVENTS_ACKED,
     STATUSES_PUT,

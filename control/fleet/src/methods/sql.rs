@@ -21,8 +21,7 @@ pub const POOL_BY_NAME: Sql = sql(
     "pool_by_name",
     "SELECT pool_id, tenant_id FROM pools WHERE tenant_id = $1 AND name = $2 AND deleted_at IS NULL",
 );
-pub const POOL_OWNER: Sql =
-    sql("pool_owner", "SELECT pool_id, tenant_id FROM pools WHERE pool_id = $1 AND deleted_at IS NULL");
+pub const POOL_OWNER: Sql = sql("pool_owner", "SELECT pool_id, tenant_id FROM pools WHERE pool_id = $1");
 
 pub const JOIN_TOKEN_INSERT: Sql = sql(
     "join_token_insert",

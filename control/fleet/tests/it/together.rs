@@ -180,6 +180,23 @@ async fn what_an_observer_fails_at_is_undone_alone_and_facts_hold_up_no_reports(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn facts_that_are_not_settled_are_looked_at_again_when_nobody_says_a_word() {
+    let world = world().await;
+    let [machine, ..] = three(&world).await;
+    let node_id = machine.node_id();
+    let facts = FactsQueue(world.fleet.clone());
+    world.listener.unsettled.store(true, Ordering::SeqCst);
+    let again = together(&world, &facts, &[node_id]).await.unwrap();
+    assert_eq!(again.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [key(node_id)]);
+    assert!(together(&world, &facts, &[node_id]).await.unwrap().is_empty(), "told, and not old yet");
+    world.clock.advance(again[0].1);
+    world.listener.unsettled.store(false, Ordering::SeqCst);
+    let before = world.heard("listener").await.len();
+    assert!(together(&world, &facts, &[node_id]).await.unwrap().is_empty());
+    assert_eq!(world.heard("listener").await.len(), before + 1, "told once more, and settled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn specs_of_many_nodes_are_stored_at_once_and_only_those_that_say_something_else() {
     let world = world().await;
     let [one, two, three] = three(&world).await;

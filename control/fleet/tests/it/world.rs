@@ -59,6 +59,8 @@ pub struct Listener {
     pub deadlocks: AtomicU32,
     /// Fails on the facts.
     pub facts_fail: AtomicBool,
+    /// Cannot use all of the facts yet.
+    pub unsettled: AtomicBool,
     pub on_node: Mutex<Vec<String>>,
 }
 
@@ -69,6 +71,7 @@ impl Listener {
             fails,
             deadlocks: AtomicU32::default(),
             facts_fail: AtomicBool::default(),
+            unsettled: AtomicBool::default(),
             on_node: Mutex::default(),
         })
     }
@@ -96,6 +99,15 @@ impl NodeObserver for Listener {
             }
             self.write(tx, format!("facts pool={}", facts.pool.is_some())).await
         })
+    }
+
+    fn unsettled<'a>(
+        &'a self,
+        _: &'a mut Tx<'_>,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, Result<Vec<NodeId>, Fault>> {
+        let unsettled = if self.unsettled.load(Ordering::SeqCst) { nodes.to_vec() } else { Vec::new() };
+        Box::pin(async move { Ok(unsettled) })
     }
 
     fn schedulable_changed<'a>(&'a self, tx: &'a mut Tx<'_>, _: NodeId) -> BoxFuture<'a, Result<(), Fault>> {

@@ -133,6 +133,12 @@ pub const ORPHANS_DROP: Sql = sql(
        OR EXISTS (SELECT FROM instance_allocations a
          WHERE a.node_id = o.node_id AND a.instance_id = o.instance_id AND a.ended_at IS NULL))",
 );
+/// Those of these nodes with some that are too fresh to be dropped.
+pub const ORPHANS_FRESH: Sql = sql(
+    "orphans_fresh",
+    "SELECT DISTINCT node_id FROM instance_orphans
+     WHERE node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND since >= compute_now() - interval '1 minute' ORDER BY node_id",
+);
 
 /// By pool and state, of those whose state lasts longer than it may.
 pub const STUCK_COUNT: Sql = sql(
@@ -168,6 +174,7 @@ pub const ALL: &[Sql] = &[
     ORPHANS_KNOWN,
     ORPHANS_ADD,
     ORPHANS_DROP,
+    ORPHANS_FRESH,
     STUCK_COUNT,
     ORPHANS_COUNT,
 ];

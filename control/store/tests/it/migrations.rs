@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use store::{ErrorKind, Sql, migrate, sql};
 use testkit::db;
 
@@ -188,4 +190,39 @@ async fn disks_of_instances_of_before_are_counted_on_hosts_that_shrank_too() {
     let more = sql("more", "UPDATE host_bookings SET disk_bytes = disk_bytes + 1 WHERE disk_bytes > 0");
     let err = db.store.execute(&more, &[]).await.unwrap_err();
     assert!(err.is_check("host_bookings_within_node"), "{err}");
+}
+
+#[tokio::test]
+async fn a_migration_that_waits_for_a_table_lets_others_have_it() {
+    let db = db().await;
+    let pools = migrate::embedded().iter().find(|one| one.name == "pools_end").unwrap();
+    db.batch(&format!("DELETE FROM schema_migrations WHERE version >= {}", pools.version)).await;
+    let read = sql("read", "SELECT count(*) FROM pools");
+    let (store, (reads, done)) = (&db.store, &(tokio::sync::Notify::new(), tokio::sync::Notify::new()));
+    let long = store.tx(store::Op::new("long_read"), |tx| {
+        Box::pin(async move {
+            tx.query(&read, &[]).await?;
+            reads.notify_one();
+            done.notified().await;
+            Ok::<_, store::StoreError>(())
+        })
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let others = async {
+        testkit::eventually(Duration::from_secs(20), async || {
+            (db.scalar_i64(waits).await > 0).then_some(()).ok_or("nobody waits")
+        })
+        .await;
+        // Behind the migration, which itself waits behind the long one.
+        store.read(&read, &[]).await.unwrap();
+        done.notify_one();
+    };
+    let migrating = async {
+        reads.notified().await;
+        migrate::run(store).await
+    };
+    let (read, migrated, ()) = tokio::join!(long, migrating, others);
+    read.unwrap();
+    migrated.unwrap();
+    migrate::check(store).await.unwrap();
 }
