@@ -41,5 +41,3 @@ ALTER TABLE pools ADD COLUMN IF NOT EXISTS deleted_at timestamptz;
 ALTER TABLE pools DROP CONSTRAINT IF EXISTS pools_tenant_id_name_key;
 CREATE UNIQUE INDEX IF NOT EXISTS pools_tenant_id_name_key ON pools (tenant_id, name) WHERE deleted_at IS NULL;
 CREATE INDEX IF NOT EXISTS pools_by_tenant ON pools (tenant_id, pool_id);
--- Whether anything of a pool has not ended is asked with its row locked.
-CREATE INDEX IF NOT EXISTS reservations_open_by_pool ON reservations (pool_id) WHERE ended_at IS NULL;

@@ -29,8 +29,8 @@ use crate::reconcile::{PLACE_QUEUE, pool_key};
 use crate::state::{Ask, Held, HeldDevice, Reserved, Subject, step, stored};
 use crate::{Capacity, sql, view};
 
-const RESERVATION_DRAFT: Op = Op::new("reservation_draft").by_keys();
-const RESERVATION_ADMIT: Op = Op::new("reservation_admit").by_keys();
+const RESERVATION_DRAFT: Op = Op::new("reservation_draft");
+const RESERVATION_ADMIT: Op = Op::new("reservation_admit");
 const RESERVATION_REFUSE: Op = Op::new("reservation_refuse");
 
 const HOUR: Duration = Duration::from_secs(3600);

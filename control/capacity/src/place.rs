@@ -19,7 +19,7 @@ use crate::quotas::is_over_quota;
 use crate::state::{Ask, StoredLimits, step, stored};
 use crate::{Capacity, sql};
 
-const RESERVATION_PLACE: Op = Op::new("reservation_place").by_keys();
+const RESERVATION_PLACE: Op = Op::new("reservation_place");
 
 /// Placements tried in a row when others are faster. Each try reads what the others did.
 pub(crate) const TRIES_MAX: u32 = 12;

@@ -8,14 +8,14 @@ use kernel::ports::node::NodeFacts;
 use kernel::{BoxFuture, Fault};
 use model::{NodeId, PoolId, TenantId};
 use serde_json::Value;
-use store::{Op, RowExt, Tx};
+use store::{Op, Row, RowExt, Tx};
 use uuid::Uuid;
 use wire::inventory::{self, NodeInventory, SectionName};
 
 use crate::core::{Fleet, node_key, node_of_key};
 use crate::{FACTS_QUEUE, sql};
 
-const FACTS: Op = Op::new("node_facts").by_keys();
+const FACTS: Op = Op::new("node_facts");
 /// Nodes whose facts are told together: each is some statements of whoever listens.
 const NODES_MAX: u32 = 16;
 /// How long facts that are what they were are not told again. Then they are, so that nothing that went wrong stays so.
@@ -51,24 +51,27 @@ impl FactsQueue {
     async fn tell(&self, tx: &mut Tx<'_>, keys: &[String]) -> Result<Vec<Again>, Fault> {
         let ids: Vec<Uuid> =
             keys.iter().filter_map(|key| node_of_key(key)).map(|node_id| node_id.uuid()).collect();
-        let news = tx.query(&sql::FACTS_NEWS, &[&ids]).await?;
-        if news.is_empty() {
-            return Ok(Vec::new());
-        }
+        let known = tx.query(&sql::FACTS_NEWS, &[&ids]).await?;
+        let news: Vec<&Row> = known.iter().filter(|row| row.get("news")).collect();
         for row in &news {
             self.0.publish_facts(tx, row.id("node_id")).await?;
         }
-        let nodes: Vec<NodeId> = news.iter().map(|row| row.id("node_id")).collect();
+        // Of those too that have no news: this may be what is left of another look at them.
+        let nodes: Vec<NodeId> =
+            known.iter().filter(|row| row.get("there")).map(|row| row.id("node_id")).collect();
         let mut unsettled = BTreeSet::new();
         for observer in &self.0.0.observers {
             unsettled.extend(observer.unsettled(tx, &nodes).await?);
         }
-        let lasts =
-            |node_id| if unsettled.contains(node_id) { UNSETTLED_FOR_SECONDS } else { TOLD_FOR_SECONDS };
-        let last: Vec<i64> = nodes.iter().map(lasts).collect();
-        let told: Vec<Uuid> = nodes.iter().map(|node_id| node_id.uuid()).collect();
-        let digests: Vec<String> = news.iter().map(|row| row.get("digest")).collect();
-        tx.later(&sql::FACTS_TOLD, vec![Box::new(told), Box::new(digests), Box::new(last)]);
+        let lasts = |node_id: &NodeId| {
+            if unsettled.contains(node_id) { UNSETTLED_FOR_SECONDS } else { TOLD_FOR_SECONDS }
+        };
+        if !news.is_empty() {
+            let last: Vec<i64> = news.iter().map(|row| lasts(&row.id("node_id"))).collect();
+            let told: Vec<Uuid> = news.iter().map(|row| row.id::<NodeId>("node_id").uuid()).collect();
+            let digests: Vec<String> = news.iter().map(|row| row.get("digest")).collect();
+            tx.later(&sql::FACTS_TOLD, vec![Box::new(told), Box::new(digests), Box::new(last)]);
+        }
         // What holds them up may end without a word from this node.
         Ok(unsettled.into_iter().map(|node_id| (node_key(node_id), UNSETTLED_AGAIN)).collect())
     }

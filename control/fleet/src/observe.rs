@@ -29,7 +29,7 @@ mod together;
 pub(crate) use attest::AttestedResultOf;
 
 const OBSERVE: Op = Op::new("node_observe");
-const FACTS: Op = Op::new("node_facts").by_keys();
+const FACTS: Op = Op::new("node_facts");
 /// What one transaction handles of each kind: short enough that a failure repeats little.
 const BATCH: usize = 64;
 /// Nodes that are looked at together.

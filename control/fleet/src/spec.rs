@@ -27,7 +27,7 @@ mod renewal;
 
 pub use renewal::{SpecEpochs, SpecRenewal};
 
-const NODE_SPEC: Op = Op::new("node_spec").by_keys();
+const NODE_SPEC: Op = Op::new("node_spec");
 /// How far a restored database may be behind what a node had: a spec in every second of twelve days.
 pub const FORGOTTEN_MAX: u64 = 1 << 20;
 /// Nodes whose specs one transaction assembles: a few milliseconds of signing, in which nobody else has their rows.

@@ -179,36 +179,51 @@ async fn apply_on(connection: &Object, known: &[Migration], grants: &str) -> Res
         known.iter().filter(|migration| !applied.iter().any(|row| row.version == migration.version))
     {
         tracing::info!(version = migration.version, name = migration.name, "applying a migration");
-        apply_patiently(connection, migration).await?;
+        if migration.text.starts_with(NO_TRANSACTION) {
+            let done = apply_one(connection, migration).await;
+            done.map_err(|err| StoreError::driver(migration.name, &err))?;
+        } else {
+            patiently(connection, migration.name, async || apply_one(connection, migration).await).await?;
+        }
     }
     if ensure_roles(connection).await? {
-        step("grants", &format!("BEGIN; {grants}\n; COMMIT")).await?;
+        let text = format!("{}; {grants}\n; COMMIT", begin());
+        patiently(connection, "grants", async || connection.batch_execute(&text).await).await?;
     }
     Ok(())
 }
 
-/// Tries again when others have the tables, or were served first in a deadlock, for as long as one may wait for a lock at all.
-async fn apply_patiently(connection: &Object, migration: &Migration) -> Result<(), StoreError> {
+/// Tries a transaction again when others have its tables, or were served first in a deadlock, for as long as one may wait for a
+/// lock at all.
+async fn patiently(
+    connection: &Object,
+    name: &'static str,
+    transaction: impl AsyncFn() -> Result<(), tokio_postgres::Error>,
+) -> Result<(), StoreError> {
     let until = Instant::now() + Duration::from_millis(LOCK_TIMEOUT_MS.into());
     loop {
-        let Err(err) = apply_one(connection, migration).await else { return Ok(()) };
-        let err = StoreError::driver(migration.name, &err);
+        let Err(err) = transaction().await else { return Ok(()) };
+        let err = StoreError::driver(name, &err);
         let taken = matches!(err.kind(), ErrorKind::LockTimeout | ErrorKind::Deadlock);
-        if !taken || migration.text.starts_with(NO_TRANSACTION) || Instant::now() >= until {
+        if !taken || Instant::now() >= until {
             return Err(err);
         }
-        tracing::info!(name = migration.name, "others have its tables: it waits");
-        connection.batch_execute("ROLLBACK").await.map_err(|err| StoreError::driver("migrate", &err))?;
+        tracing::info!(name, "others have its tables: it waits");
+        connection.batch_execute("ROLLBACK").await.map_err(|err| StoreError::driver(name, &err))?;
         tokio::time::sleep(TABLE_LOCK_PAUSE).await;
     }
+}
+
+/// Begins a transaction that waits for no table for long.
+fn begin() -> String {
+    format!("BEGIN; SET LOCAL lock_timeout = {TABLE_LOCK_TIMEOUT_MS}")
 }
 
 async fn apply_one(connection: &Object, migration: &Migration) -> Result<(), tokio_postgres::Error> {
     let version = i32::try_from(migration.version).expect("a version has four digits");
     let in_transaction = !migration.text.starts_with(NO_TRANSACTION);
     if in_transaction {
-        let begin = format!("BEGIN; SET LOCAL lock_timeout = {TABLE_LOCK_TIMEOUT_MS}");
-        connection.batch_execute(&begin).await?;
+        connection.batch_execute(&begin()).await?;
         connection.batch_execute(migration.text).await?;
     } else {
         for statement in statements(migration.text) {

@@ -23,7 +23,7 @@ const BATCH_EVENTS_MAX: usize = 16;
 /// Events of one read at most: a page of a list, or what an event stream catches up with at once.
 pub const EVENTS_PAGE_MAX: u32 = 1_000;
 
-const RELAY: Op = Op::new("outbox_relay").by_keys();
+const RELAY: Op = Op::new("outbox_relay");
 
 const APPEND: Sql = sql(
     "outbox_append",

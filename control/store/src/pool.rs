@@ -112,7 +112,7 @@ impl Store {
         let _turn = schedule::enter(&self.0.config.schedule, op.name()).await?;
         let (schedule, teller) = (self.0.config.schedule.clone(), self.0.teller.clone());
         let (connection, metrics) = (self.raw_connection().await?, self.0.metrics.clone());
-        let mut tx: Tx<'a> = Tx::new(op, connection, metrics, self.virtual_now(), schedule, teller);
+        let mut tx: Tx<'a> = Tx::new(connection, metrics, self.virtual_now(), schedule, teller);
         match f(&mut tx).await {
             Ok(value) => {
                 tx.commit().await?;

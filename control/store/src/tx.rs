@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, StoreError};
 use crate::metrics::Metrics;
 use crate::pool::{at_most_one, exactly_one};
 use crate::schedule::{self, At, Fate, Scheduled};
-use crate::{BoxFuture, Op, Param, RowExt, Sql, sql};
+use crate::{BoxFuture, Param, RowExt, Sql, sql};
 
 mod ending;
 mod tell;
@@ -56,14 +56,13 @@ struct Session {
 
 impl<'env> Tx<'env> {
     pub(crate) fn new(
-        op: Op,
         connection: Object,
         metrics: Metrics,
         virtual_now: Option<Timestamp>,
         schedule: Scheduled,
         teller: Arc<Teller>,
     ) -> Self {
-        let mut begin = op.begin().to_owned();
+        let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if let Some(now) = virtual_now {
             begin.push_str(&format!("; SET LOCAL compute.now_us = {}", now.micros()));
         }

@@ -25,7 +25,7 @@ use crate::sql::many as sql;
 use crate::state::{Held, Reserved, Subject, stored};
 use crate::{Capacity, sql as one};
 
-const ADMIT_MANY: Op = Op::new("reservations_admit").by_keys();
+const ADMIT_MANY: Op = Op::new("reservations_admit");
 
 /// A batch in which somebody was faster is decided again this often before its creates are done one by one.
 const TRIES_MAX: u32 = 3;

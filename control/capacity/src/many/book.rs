@@ -21,7 +21,7 @@ use crate::quotas::refusal;
 use crate::sql::many as sql;
 use crate::state::{Ask, stored};
 
-const PLACE_MANY: Op = Op::new("reservations_place").by_keys();
+const PLACE_MANY: Op = Op::new("reservations_place");
 
 /// A placement of a reservation that the transaction has.
 pub(crate) struct Booked<'a> {

@@ -20,7 +20,7 @@ use crate::place::spec_key;
 use crate::sql::many as sql;
 use crate::state::{state_of, step};
 
-const RELEASE_MANY: Op = Op::new("reservations_release").by_keys();
+const RELEASE_MANY: Op = Op::new("reservations_release");
 
 /// What came of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

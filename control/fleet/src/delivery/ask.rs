@@ -75,7 +75,7 @@ impl PgDelivery {
         request: &InboxRequest,
     ) -> Result<(), DeliveryError> {
         self.store()
-            .tx(Op::new("inbox_ask").by_keys(), |tx| {
+            .tx(Op::new("inbox_ask"), |tx| {
                 Box::pin(async move {
                     guard(tx, lease).await?;
                     tx.execute(

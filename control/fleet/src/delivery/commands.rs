@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::sessions::{session_key, stored_command};
 use super::{Failure, PgDelivery, epoch, guard, is_doubtful, observe, sql, store_error, to_i64};
 
-const CLAIM: Op = Op::new("commands_claim").by_keys();
-const UPDATE: Op = Op::new("commands_update").by_keys();
+const CLAIM: Op = Op::new("commands_claim");
+const UPDATE: Op = Op::new("commands_update");
 /// Nodes that are asked for by name. With more it is cheaper to look through all commands that wait.
 const NAMED_MAX: usize = 64;
 

@@ -25,7 +25,7 @@ impl PgDelivery {
     ) -> Result<Vec<Option<u64>>, DeliveryError> {
         let reported = &reported;
         self.store()
-            .tx(Op::new("node_events_put").by_keys(), |tx| Box::pin(events_in(tx, lease, reported)))
+            .tx(Op::new("node_events_put"), |tx| Box::pin(events_in(tx, lease, reported)))
             .await
             .map_err(DeliveryError::from)
     }
@@ -38,7 +38,7 @@ impl PgDelivery {
         statuses.sort_by_key(|status| status.session.node_id);
         let statuses = &statuses;
         self.store()
-            .tx(Op::new("node_status_put").by_keys(), |tx| Box::pin(statuses_in(tx, lease, statuses)))
+            .tx(Op::new("node_status_put"), |tx| Box::pin(statuses_in(tx, lease, statuses)))
             .await
             .map_err(DeliveryError::from)
     }
@@ -51,7 +51,7 @@ impl PgDelivery {
     ) -> Result<(), DeliveryError> {
         let sections = &sections;
         self.store()
-            .tx(Op::new("node_inventory_put").by_keys(), |tx| {
+            .tx(Op::new("node_inventory_put"), |tx| {
                 Box::pin(async move {
                     let mut stored = 0;
                     for section in sections {

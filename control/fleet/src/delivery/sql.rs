@@ -290,7 +290,8 @@ pub const SESSIONS_JOURNALS: Sql = sql(
     "SELECT s.node_id, s.session_epoch, s.journal_id, s.acked_event_seq,
        EXISTS (SELECT 1 FROM node_events e WHERE e.node_id = s.node_id AND e.handled_at IS NULL OFFSET $5) AS full,
        EXISTS (SELECT 1 FROM gateways g WHERE g.gateway_id = $3 AND g.epoch = $4 AND g.expires_at > compute_now()) AS held
-     FROM node_sessions s JOIN unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) USING (node_id, session_epoch)
+     FROM node_sessions s JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS k (node_id, session_epoch)
+       USING (node_id, session_epoch)
      WHERE (s.gateway_id, s.gateway_epoch) IS NOT DISTINCT FROM ($3::uuid, $4::bigint) AND s.closed_at IS NULL
      ORDER BY s.node_id FOR NO KEY UPDATE OF s",
 );

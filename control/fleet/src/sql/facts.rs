@@ -17,7 +17,7 @@ macro_rules! facts {
             "SELECT f.node_id, ",
             $columns,
             " FROM (
-       SELECT n.node_id, n.quarantined_at, md5(concat_ws('|', n.pool_id, p.tenant_id, p.version, s.conditions, s.capabilities,
+       SELECT n.node_id, n.quarantined_at, n.state, md5(concat_ws('|', n.pool_id, p.tenant_id, p.version, s.conditions, s.capabilities,
          (SELECT string_agg(i.section || ':' || i.hash, ',' ORDER BY i.section) FROM node_inventory i
           WHERE i.node_id = n.node_id))) AS digest
        FROM nodes n LEFT JOIN pools p USING (pool_id) LEFT JOIN node_status s USING (node_id)
@@ -29,10 +29,14 @@ macro_rules! facts {
     };
 }
 
-/// Those of these nodes whose facts are not what was last told, or are to be told again.
+/// Of these nodes, whether their facts are not what was last told, or are to be told again; and whether more can come of them.
 pub const FACTS_NEWS: Sql = sql(
     "facts_news",
-    facts!("f.digest", "WHERE t.digest IS DISTINCT FROM f.digest OR t.again_at < compute_now()"),
+    facts!(
+        "f.digest, t.digest IS DISTINCT FROM f.digest OR t.again_at < compute_now() AS news,
+       f.state NOT IN ('revoked', 'removed') AS there",
+        ""
+    ),
 );
 /// What there is to look at of these nodes, beside their events: whether one claims to be ahead, has news in its facts, or has
 /// commands that have ended.

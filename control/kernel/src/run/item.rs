@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::module::QueueHandler;
 
 const OP_EXTEND: Op = Op::new("work_extend");
-const OP_SETTLE: Op = Op::new("work_settle").by_keys();
+const OP_SETTLE: Op = Op::new("work_settle");
 /// Three chances to keep a claim before it lapses.
 const CLAIM_KEPT_EVERY: Duration = Duration::from_secs(20);
 

@@ -23,8 +23,8 @@ use crate::module::{HandleTogether, QueueHandler, queue};
 
 const DISPATCH: TaskKind = TaskKind::fatal("queue_dispatch");
 const ITEM: TaskKind = TaskKind::isolated("queue_item");
-const OP_CLAIM: Op = Op::new("work_claim").by_keys();
-const OP_TOGETHER: Op = Op::new("work_together").by_keys();
+const OP_CLAIM: Op = Op::new("work_claim");
+const OP_TOGETHER: Op = Op::new("work_together");
 
 /// A claim is taken over this long after its holder last kept it.
 pub(super) const CLAIM_FOR: Duration = Duration::from_secs(60);

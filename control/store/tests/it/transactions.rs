@@ -304,38 +304,3 @@ async fn a_connection_to_a_server_that_takes_no_writes_is_given_up() {
     single.tx(OP, |tx| Box::pin(async move { tx.execute(&INSERT, &[&"x"]).await })).await.unwrap();
     assert_eq!(count(&single).await, 1);
 }
-
-#[tokio::test]
-async fn a_transaction_by_keys_plans_each_statement_once_and_leaves_the_others_theirs() {
-    const NAMED: Sql =
-        sql("test_named", "SELECT t.id FROM unnest($1::text[]) AS n (name) JOIN t ON t.name = n.name");
-    const PLANS: Sql = sql(
-        "test_plans",
-        "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE starts_with(statement, 'SELECT t.id FROM unnest')",
-    );
-    const TIMES: i64 = 8;
-    let db = db().await;
-    db.batch(TABLE).await;
-    let plans = async |op: Op| {
-        db.store
-            .tx(op, |tx| {
-                Box::pin(async move {
-                    for _ in 0..TIMES {
-                        tx.query(&NAMED, &[&vec!["one"]]).await?;
-                    }
-                    let row = tx.query_one(&PLANS, &[]).await?;
-                    Ok::<_, StoreError>((
-                        row.get::<_, i64>("generic_plans"),
-                        row.get::<_, i64>("custom_plans"),
-                    ))
-                })
-            })
-            .await
-            .unwrap()
-    };
-    // What the second finds on the connection is what the first left, when it has the same one.
-    let (generic, custom) = plans(OP.by_keys()).await;
-    assert_eq!((generic, custom), (TIMES, 0));
-    let (_, custom) = plans(OP).await;
-    assert!(custom > 0, "planned for its values, at first at least");
-}
