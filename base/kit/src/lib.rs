@@ -5,6 +5,7 @@ pub mod clock;
 pub mod fs;
 pub mod mutant;
 pub mod net;
+pub mod pace;
 pub mod rng;
 pub mod signal;
 pub mod supervisor;
@@ -13,6 +14,7 @@ pub mod wake;
 
 pub use backoff::Backoff;
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use pace::Pace;
 pub use rng::{OsRng, Rng, SeededRng};
 pub use supervisor::{OnEnd, Supervisor, TaskHandle, TaskKind};
 pub use together::Together;

@@ -7,9 +7,9 @@
 //! create ---+                                 +-> one by one where somebody was faster
 //! ```
 //!
-//! Nobody waits for a batch to fill: whatever has come while the one before it ran is the next. Releases wait for the batch
-//! of creates that runs too, since a batch of them is soon done and those of a busy time would be of a few each. A process that has not
-//! started this (see [`Capacity::start`]) does each call by itself, with the same outcome.
+//! Whatever has come while a batch ran is the next; where many come, it begins a little later, with more. Releases wait for the
+//! batch of creates that runs too, since a batch of them is soon done and those of a busy time would be of a few each. A process
+//! that has not started this (see [`Capacity::start`]) does each call by itself, with the same outcome.
 
 mod admit;
 mod book;
@@ -26,7 +26,7 @@ use kernel::BoxFuture;
 use kernel::idempotency::Key;
 use kernel::run::Running;
 use kernel::{ApiError, Call, Fault};
-use kit::TaskKind;
+use kit::{Clock, Pace, TaskKind};
 use model::{ErrorCode, ReservationId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ const RELEASE: TaskKind = TaskKind::fatal("reservation_release");
 
 /// One transaction: large enough that its own price does not count, small enough that nobody waits long behind it.
 pub(crate) const BATCH_MAX: usize = 128;
+/// Creates of a crowd begin this far apart.
+const ADMIT_PACE: Pace = Pace::new(8, Duration::from_millis(25));
 /// How long releases wait for creates at most, so that creates that are stuck hold up none.
 const GATHER_MAX: Duration = Duration::from_millis(50);
 /// Calls that wait for a batch. A server runs fewer at once; more are refused.
@@ -141,13 +143,14 @@ impl Capacity {
         busy: watch::Sender<bool>,
         stop: CancellationToken,
     ) -> Result<(), Infallible> {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
+        let (mut batch, mut pace) = (Vec::with_capacity(BATCH_MAX), ADMIT_PACE);
         loop {
             // All arms are cancel-safe: what is not received stays in the channel, a signal not looked at stays.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 _ = asked.recv_many(&mut batch, BATCH_MAX) => {
+                    gather(&mut asked, &mut batch, &mut pace, self.clock()).await;
                     let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
                     busy.send_replace(true);
                     if stop.run_until_cancelled(self.admit_all(batch)).await.is_none() {
@@ -177,11 +180,7 @@ impl Capacity {
                 () = self.clock().sleep(GATHER_MAX) => {}
                 () = stop.cancelled() => return Ok(()),
             }
-            while batch.len() < BATCH_MAX
-                && let Ok(one) = asked.try_recv()
-            {
-                batch.push(one);
-            }
+            fill(&mut asked, &mut batch);
             let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
             stop.run_until_cancelled(self.release_all(batch)).await;
         }
@@ -195,6 +194,27 @@ impl Capacity {
                 tracing::warn!(%pool_id, err = kit::chain(&err), "failed to place what was handed over");
             }
         }
+    }
+}
+
+/// Adds to a batch that has begun to come what comes until its turn.
+pub(super) async fn gather<T>(
+    asked: &mut mpsc::Receiver<T>,
+    batch: &mut Vec<T>,
+    pace: &mut Pace,
+    clock: &dyn Clock,
+) {
+    pace.wait(clock).await;
+    fill(asked, batch);
+    pace.took(clock.monotonic(), batch.len());
+}
+
+/// Adds what has come by now.
+fn fill<T>(asked: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) {
+    while batch.len() < BATCH_MAX
+        && let Ok(one) = asked.try_recv()
+    {
+        batch.push(one);
     }
 }
 

@@ -36,10 +36,11 @@ mod sql;
 mod version;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use kernel::ports::tenants::Belongings;
 use kernel::{BoxFuture, Call, Fault, Module};
-use kit::{Clock, Rng, Together};
+use kit::{Clock, Pace, Rng, Together};
 use pki::Entropy;
 use store::{Row, Store};
 use uuid::Uuid;
@@ -49,6 +50,8 @@ pub use bootstrap::{Bootstrapped, bootstrap};
 
 /// Tokens that are looked up in one statement.
 const TOKENS_AT_ONCE: usize = 128;
+/// Where calls come in crowds: a wait that is small beside what else one takes then.
+const TOKENS_PACE: Pace = Pace::new(6, Duration::from_millis(15));
 
 /// The methods and the authentication port.
 pub struct Iam {
@@ -69,7 +72,8 @@ impl Iam {
         rng: Arc<dyn Rng>,
         entropy: Arc<dyn Entropy>,
     ) -> Arc<Self> {
-        let (authenticating, belongings) = (Together::new(TOKENS_AT_ONCE), OnceLock::new());
+        let authenticating = Together::new(TOKENS_AT_ONCE, TOKENS_PACE, clock.clone());
+        let belongings = OnceLock::new();
         Arc::new(Self { store, authenticating, clock, rng, entropy, belongings })
     }
 

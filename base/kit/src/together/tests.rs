@@ -4,7 +4,12 @@ use std::rc::Rc;
 use futures::FutureExt;
 use futures::future::{join_all, join3};
 
+use model::Timestamp;
+
 use super::*;
+use crate::ManualClock;
+
+const LATER: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Answers after a turn of the executor, twice what it was asked, and keeps what was asked together.
 struct Asked(RefCell<Vec<Vec<u32>>>, Cell<bool>);
@@ -25,20 +30,26 @@ impl Asked {
     }
 }
 
+fn together() -> Together<u32, u32> {
+    Together::new(8, Pace::new(8, LATER), Arc::new(ManualClock::at(Timestamp::from_millis(0))))
+}
+
 #[tokio::test]
 async fn who_comes_while_others_are_asked_for_goes_together_after_them() {
-    let (together, asked) = (Together::new(8), Asked::new());
+    let (together, asked) = (together(), Asked::new());
     let ask = |question| together.ask(question, |all| asked.clone().all(all));
     let answers = join_all((0..10).map(ask)).await;
     assert_eq!(answers, (0..10).map(|question| Ok(question * 2)).collect::<Vec<_>>());
     let sizes: Vec<usize> = asked.0.borrow().iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, 8, 1], "the first asks at once, and nine came meanwhile");
-    assert_eq!(ask(7).await, Ok(14), "nobody waits for others");
+    assert_eq!(together.clock.monotonic(), LATER, "after a crowd the next question is asked later");
+    assert_eq!(ask(7).await, Ok(14));
+    assert_eq!(together.clock.monotonic(), LATER, "nobody waits for others where few come");
 }
 
 #[tokio::test]
 async fn a_question_that_fails_spoils_no_other() {
-    let (together, asked) = (Together::new(8), Asked::new());
+    let (together, asked) = (together(), Asked::new());
     asked.1.set(true);
     let ask = |question| together.ask(question, |all| asked.clone().all(all));
     let (two, three, four) = join3(ask(2), ask(3), ask(4)).await;
@@ -47,7 +58,7 @@ async fn a_question_that_fails_spoils_no_other() {
 
 #[tokio::test]
 async fn whoever_gives_up_leaves_the_others_an_answer() {
-    let (together, asked) = (Together::new(8), Asked::new());
+    let (together, asked) = (together(), Asked::new());
     let ask = |question| together.ask(question, |all| asked.clone().all(all));
     let mut first = Box::pin(ask(1));
     assert!(first.as_mut().now_or_never().is_none(), "it has begun to ask");

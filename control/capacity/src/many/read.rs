@@ -2,21 +2,24 @@
 //! before the statement begins.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use api::Ref;
 use kernel::Fault;
 use kernel::run::Running;
-use kit::TaskKind;
+use kit::{Pace, TaskKind};
 use model::{PoolId, ReservationId, TenantId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Asked, BATCH_MAX, WAITING_MAX, ask};
+use super::{Asked, BATCH_MAX, WAITING_MAX, ask, gather};
 use crate::Capacity;
 use crate::pools::PoolRef;
 use crate::state::Reserved;
 
+/// What a statement costs is shared by more where many ask.
+const PACE: Pace = Pace::new(6, Duration::from_millis(15));
 const READ: TaskKind = TaskKind::fatal("reservation_read");
 const FIND: TaskKind = TaskKind::fatal("pool_find");
 
@@ -67,8 +70,9 @@ impl Capacity {
         mut asked: mpsc::Receiver<AskedReservation>,
         stop: CancellationToken,
     ) -> Result<(), Infallible> {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
+        let (mut batch, mut pace) = (Vec::with_capacity(BATCH_MAX), PACE);
         while stop.run_until_cancelled(asked.recv_many(&mut batch, BATCH_MAX)).await.is_some() {
+            gather(&mut asked, &mut batch, &mut pace, self.clock()).await;
             let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
             stop.run_until_cancelled(self.read_all(batch)).await;
         }
@@ -98,8 +102,9 @@ impl Capacity {
         mut asked: mpsc::Receiver<AskedPool>,
         stop: CancellationToken,
     ) -> Result<(), Infallible> {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
+        let (mut batch, mut pace) = (Vec::with_capacity(BATCH_MAX), PACE);
         while stop.run_until_cancelled(asked.recv_many(&mut batch, BATCH_MAX)).await.is_some() {
+            gather(&mut asked, &mut batch, &mut pace, self.clock()).await;
             let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH_MAX));
             stop.run_until_cancelled(self.find_all(batch)).await;
         }

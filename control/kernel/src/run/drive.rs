@@ -84,6 +84,6 @@ impl DrivenRelay {
     }
 
     pub async fn once(&mut self) -> Result<(), StoreError> {
-        relay::pass(&self.running, &mut self.held, &mut self.relay).await
+        relay::pass(&self.running, &mut self.held, &mut self.relay).await.map(drop)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use kit::{TaskKind, Wake, Waker};
+use kit::{Pace, TaskKind, Wake, Waker};
 use store::work::{self, Claimed, Floor, Outcome, Outlook, Queue, Taken};
 use store::{ErrorKind, Op, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -36,6 +36,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const HELD_PAUSE: Duration = Duration::from_millis(20);
 /// Keys for later and keys that failed are looked at this often at most, as there are few of them.
 const LATER_PAUSE: Duration = Duration::from_millis(250);
+/// Keys handled together: a crowd of them has the next ones wait for more.
+const TOGETHER_PACE: Pace = Pace::new(8, Duration::from_millis(30));
 /// One transaction claims at most this many: what it costs to lose with the process.
 const BATCH_MAX: u32 = 32;
 /// A process begins with this many keys one by one, if there are as many.
@@ -76,6 +78,7 @@ struct At {
     careful: u32,
     /// When keys with a row in `work` may be looked at next, by the monotonic clock.
     later_from: Duration,
+    pace: Pace,
 }
 
 impl Dispatcher {
@@ -84,7 +87,12 @@ impl Dispatcher {
         let (queue, concurrency) = (queue(handler.queue()), concurrency.max(1));
         let permits = Arc::new(Semaphore::new(concurrency));
         let concurrency = u32::try_from(concurrency).unwrap_or(u32::MAX);
-        let at = At { floor: Floor::default(), careful: CAREFUL_FIRST, later_from: Duration::ZERO };
+        let at = At {
+            floor: Floor::default(),
+            careful: CAREFUL_FIRST,
+            later_from: Duration::ZERO,
+            pace: TOGETHER_PACE,
+        };
         let ended = Arc::default();
         Self { running, handler, queue, concurrency, permits, freed, wake, ended, at: Mutex::new(at) }
     }
@@ -106,6 +114,8 @@ impl Dispatcher {
                 _ = signal.changed() => {}
                 () = self.wake.wait(pause) => {}
             }
+            let pace = self.at().pace;
+            pace.wait(&*self.running.clock).await;
         }
     }
 
@@ -323,6 +333,7 @@ impl Dispatcher {
             Ok(Ok((taken, floor, outlook))) => {
                 self.move_to(|at| {
                     at.floor = floor;
+                    at.pace.took(started, keys);
                     if taken.folded > 0 {
                         at.later_from = Duration::ZERO;
                     }
