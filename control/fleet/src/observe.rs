@@ -32,8 +32,8 @@ const OBSERVE: Op = Op::new("node_observe");
 const FACTS: Op = Op::new("node_facts");
 /// What one transaction handles of each kind: short enough that a failure repeats little.
 const BATCH: usize = 64;
-/// Nodes that are looked at together.
-const NODES_MAX: u32 = 64;
+/// Nodes that are looked at together: there is one such transaction at a time, so a busy fleet is as fast as its size is large.
+const NODES_MAX: u32 = 256;
 /// After this many batches other nodes get their turn.
 const ROUNDS_MAX: u32 = 64;
 /// Text of a node that goes into an event.

@@ -30,8 +30,8 @@ pub use renewal::{SpecEpochs, SpecRenewal};
 const NODE_SPEC: Op = Op::new("node_spec");
 /// How far a restored database may be behind what a node had: a spec in every second of twelve days.
 pub const FORGOTTEN_MAX: u64 = 1 << 20;
-/// Nodes whose specs one transaction assembles: a few milliseconds of signing, in which nobody else has their rows.
-const NODES_MAX: u32 = 64;
+/// Nodes whose specs one transaction assembles: some milliseconds of signing, in which nobody else has their rows.
+const NODES_MAX: u32 = 128;
 
 /// What a pass over one node's spec found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Many reports of nodes in a few statements.
 //!
 //! Taken here is what nodes say nearly always: that they bound what was placed, and that they let go of what was to be
-//! released. Whatever is odd (another node's allocation, other devices, a refusal, a word too late, a second report about
-//! the same allocation) is left for [`NodeObserver::report`](kernel::ports::node::NodeObserver::report), which knows all of it.
+//! released, or that they bound what is to be released by now. Whatever is odd (another node's allocation, other devices, a
+//! refusal, a second report about an allocation that the first one moved) is left for [`NodeObserver::report`](kernel::ports::node::NodeObserver::report), which knows all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +10,7 @@ use kernel::Fault;
 use kernel::events::{EventKind, News};
 use kernel::module::wake;
 use kernel::ports::node::Reported;
+use kit::mutant;
 use model::lifecycle::{AllocationState, ReservationEvent, ReservationState};
 use model::{AllocationId, NodeId, PoolId};
 use serde_json::json;
@@ -42,6 +43,15 @@ fn said<'a>(one: &Reported<'a>) -> Option<(AllocationId, Said<'a>)> {
     }
 }
 
+/// What a report does to what it speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Moves,
+    /// It is as it was, and the next report about it may be a plain one too.
+    Nothing,
+    Odd,
+}
+
 /// What the reports come to.
 #[derive(Default)]
 struct Moves {
@@ -58,12 +68,8 @@ impl Capacity {
         tx: &mut Tx<'_>,
         reports: &[Reported<'_>],
     ) -> Result<Vec<usize>, Fault> {
-        let mut times: BTreeMap<AllocationId, usize> = BTreeMap::new();
-        for (id, _) in reports.iter().filter_map(said) {
-            *times.entry(id).or_default() += 1;
-        }
-        let ids: Vec<Uuid> =
-            times.iter().filter(|(_, times)| **times == 1).map(|(id, _)| id.uuid()).collect();
+        let ids: BTreeSet<Uuid> = reports.iter().filter_map(said).map(|(id, _)| id.uuid()).collect();
+        let ids: Vec<Uuid> = ids.into_iter().collect();
         let mut spoken: BTreeMap<AllocationId, (NodeId, Spoken)> = BTreeMap::new();
         if !ids.is_empty() {
             for row in tx.query(&sql::ALLOCATIONS_SPOKEN, &[&ids]).await? {
@@ -79,12 +85,19 @@ impl Capacity {
                     one.report.report,
                     Some(Report::ConditionChanged(_) | Report::InstancesObserved(_)) | None
                 ),
-                Some((id, said)) => match spoken.remove(&id) {
-                    Some((node_id, spoken)) if node_id == one.node_id => {
-                        moves.take(node_id, spoken, &said)?
+                Some((id, said)) => {
+                    let taken = match spoken.get(&id) {
+                        Some((node_id, spoken)) if *node_id == one.node_id => {
+                            moves.take(*node_id, spoken, &said)?
+                        }
+                        Some(_) | None => Taken::Odd,
+                    };
+                    // What is left is handled after all others, and so is whatever comes after it.
+                    if taken != Taken::Nothing {
+                        spoken.remove(&id);
                     }
-                    Some(_) | None => false,
-                },
+                    taken != Taken::Odd
+                }
             };
             if !taken {
                 left.push(place);
@@ -130,32 +143,39 @@ impl Capacity {
     }
 }
 
+/// Whether a node says that it bound what was booked there, and nothing else.
+fn is_plain(spoken: &Spoken, bound: &AllocationBound) -> bool {
+    sorted(&bound.atoms) == sorted(&spoken.atoms) && names_what_was_booked(spoken, &bound.cdi_devices)
+}
+
 impl Moves {
-    /// Whether the report was one of the plain ones.
-    fn take(&mut self, node_id: NodeId, spoken: Spoken, said: &Said<'_>) -> Result<bool, Fault> {
+    fn take(&mut self, node_id: NodeId, spoken: &Spoken, said: &Said<'_>) -> Result<Taken, Fault> {
         match (said, spoken.state) {
+            (Said::Bound(bound), _) if !is_plain(spoken, bound) => Ok(Taken::Odd),
             (Said::Bound(bound), AllocationState::Placed) => {
-                let plain = sorted(&bound.atoms) == sorted(&spoken.atoms)
-                    && names_what_was_booked(&spoken, &bound.cdi_devices);
-                if plain {
-                    self.bind(node_id, &spoken, bound)?;
-                }
-                Ok(plain)
+                self.bind(node_id, spoken, bound)?;
+                Ok(Taken::Moves)
+            }
+            // Said again, or before the node heard that it is to let go.
+            (Said::Bound(_), AllocationState::Bound | AllocationState::Releasing)
+                if !mutant::on("capacity.late-bound-counts") =>
+            {
+                Ok(Taken::Nothing)
             }
             (Said::Released, AllocationState::Releasing) => {
                 let (end, reason) = spoken.conclusion()?;
-                let Spoken { reservation_id: id, tenant_id, .. } = spoken;
-                self.free(&spoken);
+                let Spoken { reservation_id: id, tenant_id, .. } = *spoken;
+                self.free(spoken);
                 self.over.push(Over { id, tenant_id, end, reason });
-                Ok(true)
+                Ok(Taken::Moves)
             }
             // Its reservation is elsewhere by now.
             (Said::Released, AllocationState::Failed) if spoken.live => {
-                self.free(&spoken);
-                Ok(true)
+                self.free(spoken);
+                Ok(Taken::Moves)
             }
             // A daemon that started anew says it again of what its spec names yet.
-            (Said::Released, AllocationState::Released | AllocationState::Failed) => Ok(true),
+            (Said::Released, AllocationState::Released | AllocationState::Failed) => Ok(Taken::Nothing),
             (
                 Said::Bound(_) | Said::Released,
                 AllocationState::Placed
@@ -163,7 +183,7 @@ impl Moves {
                 | AllocationState::Releasing
                 | AllocationState::Released
                 | AllocationState::Failed,
-            ) => Ok(false),
+            ) => Ok(Taken::Odd),
         }
     }
 

@@ -48,7 +48,7 @@ pub const QUOTAS_OVER: Sql = sql(
     "quotas_over",
     "WITH RECURSIVE up AS (
        SELECT t.tenant_id AS leaf, t.tenant_id, t.parent_id, t.name, 0 AS above
-       FROM tenants t WHERE t.tenant_id = ANY($1::uuid[])
+       FROM tenants t WHERE t.tenant_id = ANY(ARRAY(SELECT unnest($1::uuid[])))
        UNION ALL
        SELECT up.leaf, t.tenant_id, t.parent_id, t.name, up.above + 1 FROM tenants t JOIN up ON t.tenant_id = up.parent_id),
      way AS (
@@ -176,7 +176,7 @@ pub const ALLOCATIONS_END: Sql = sql(
 /// Of these pools, those in which something waits.
 pub const POOLS_WAITING_OF: Sql = sql(
     "pools_waiting_of",
-    "SELECT p.pool_id FROM unnest($1::uuid[]) AS p (pool_id)
+    "SELECT p.pool_id FROM unnest((SELECT $1::uuid[])) AS p (pool_id)
      WHERE EXISTS (SELECT FROM reservations r WHERE r.pool_id = p.pool_id AND r.stage = 1) ORDER BY p.pool_id",
 );
 /// [`NODE_ASSIGNMENTS`](super::NODE_ASSIGNMENTS) of many nodes.
