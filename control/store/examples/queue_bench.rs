@@ -30,7 +30,7 @@ const ROWS: usize = 100_000;
 /// Rows of one transaction, ours and pgbench's.
 const BATCH: u32 = pgbench::BATCH;
 /// Events that a relay moves in one transaction, as the kernel's does.
-const RELAY_BATCH: u32 = 500;
+const RELAY_BATCH: u32 = 1_000;
 /// Takers at once, and pgbench's clients: one for each core of a small machine.
 const TAKERS: usize = 2;
 const ROUNDS: usize = 3;

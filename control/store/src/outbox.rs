@@ -35,7 +35,8 @@ const ENSURE: Sql = sql(
        SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS month FROM outbox_batches) AS months",
 );
 /// Nobody else deletes here while the lease is held, and nothing is updated, so a row stays where it was seen. Whole rows,
-/// until they hold as many events as asked for.
+/// until they hold as many events as asked for, of the `$7` rows that are next. Numbers are behind a SELECT, where the planner
+/// plans once.
 const MOVE: Sql = sql(
     "outbox_move",
     concat!(
@@ -45,26 +46,29 @@ const MOVE: Sql = sql(
      server AS MATERIALIZED (SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS started),
      near AS MATERIALIZED (
        SELECT ctid AS place, batch_id, cardinality(event_ids) AS told FROM outbox_batches
-       WHERE batch_id >= CASE WHEN (SELECT started FROM server) = $6::bigint THEN $4::bigint ELSE 0 END AND (SELECT holds FROM held)
-       ORDER BY batch_id LIMIT $5
+       WHERE batch_id >= (SELECT CASE WHEN started = $6::bigint THEN $4::bigint ELSE 0 END FROM server) AND (SELECT holds FROM held)
+       ORDER BY batch_id LIMIT (SELECT $7::bigint)
      ), seen AS MATERIALIZED (
        SELECT place, batch_id FROM (
          SELECT place, batch_id, sum(told) OVER (ORDER BY batch_id) - told AS before FROM near) AS n
-       WHERE before < $5
+       WHERE before < $5::bigint
      ), moved AS (
        DELETE FROM outbox_batches WHERE ctid = ANY (ARRAY(SELECT place FROM seen))
        RETURNING batch_id, at, event_ids, kinds, subjects, tenant_ids, data
+     ), of AS MATERIALIZED (
+       SELECT batch_id AS id, sum(cardinality(event_ids)) OVER (ORDER BY batch_id) - cardinality(event_ids) AS before FROM moved
      ), told AS MATERIALIZED (SELECT coalesce(sum(cardinality(event_ids)), 0)::bigint AS events FROM moved),
      head AS (
        UPDATE event_head SET seq = seq + (SELECT events FROM told) WHERE EXISTS (SELECT 1 FROM seen)
        RETURNING seq - (SELECT events FROM told) AS base
      ), put AS (
        INSERT INTO events (seq, at, event_id, kind, subject, tenant_id, data)
-       SELECT base + row_number() OVER (ORDER BY batch_id, place), at, event_id, kind, subject, tenant_id, e.data
-       FROM moved m, head, unnest(event_ids, kinds, subjects, tenant_ids, m.data)
+       SELECT base + before + place, at, event_id, kind, subject, tenant_id, e.data
+       FROM moved m JOIN of ON id = batch_id, head, unnest(event_ids, kinds, subjects, tenant_ids, m.data)
          WITH ORDINALITY AS e (event_id, kind, subject, tenant_id, data, place)
      )
      SELECT (SELECT holds FROM held) AS held, (SELECT events FROM told) AS moved, (SELECT min(batch_id) FROM seen) AS first,
+       (SELECT count(*) FROM near) AS near, (SELECT count(*) FROM seen) AS rows,
        (SELECT started FROM server) AS server,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next"
@@ -203,10 +207,20 @@ pub struct Relay {
     /// A floor to be, when every transaction below the second has ended.
     candidate: Option<(i64, i64)>,
     passes: u32,
+    /// Events of a row of the last pass, so that no more rows are looked at than are moved; none as long as nothing is known.
+    of_a_row: i64,
     /// Its months have their partitions, as far as is known.
     ensured: bool,
 }
 
+/// What one transaction of a relay moved, and of how many rows that were there to be looked at.
+struct Step {
+    events: i64,
+    near: i64,
+}
+
+/// Rows that are looked at beside those that are expected to do.
+const ROWS_MORE: i64 = 16;
 /// Passes between two looks from the very front: seconds of a busy relay.
 const FROM_THE_FRONT_EVERY: u32 = 10_000;
 
@@ -218,6 +232,36 @@ impl Relay {
 
     /// Moves `batch` events, oldest first, and numbers them: fewer when there are no more, and up to the rest of a row more.
     pub async fn pass(&mut self, store: &Store, lease: &Lease, batch: u32) -> Result<Relayed, StoreError> {
+        let (batch, mut moved) = (i64::from(batch), 0);
+        loop {
+            let asked = self.rows_of(batch - moved);
+            let Some(Step { events, near }) = self.step(store, lease, batch - moved, asked).await? else {
+                return Ok(Relayed::NotHolder);
+            };
+            moved += events;
+            // Rows that were looked at may have been of fewer events than those before.
+            if moved >= batch || near < asked {
+                return Ok(Relayed::Moved(usize::try_from(moved).unwrap_or(0)));
+            }
+        }
+    }
+
+    /// How many rows are looked at for so many events: twice what it takes if they are like the last ones.
+    fn rows_of(&self, events: i64) -> i64 {
+        match self.of_a_row {
+            0 => events,
+            of_a_row => (2 * events / of_a_row + ROWS_MORE).min(events),
+        }
+    }
+
+    /// None when the lease is not held.
+    async fn step(
+        &mut self,
+        store: &Store,
+        lease: &Lease,
+        events: i64,
+        rows: i64,
+    ) -> Result<Option<Step>, StoreError> {
         self.passes += 1;
         if self.passes >= FROM_THE_FRONT_EVERY {
             *self = Self { server: self.server, ensured: self.ensured, ..Self::default() };
@@ -232,9 +276,8 @@ impl Relay {
                     }
                     let lease: [&(dyn Param + Sync); 3] = [&lease.name, &lease.holder, &lease.epoch];
                     let [name, holder, epoch] = lease;
-                    let row = tx
-                        .query_one(&MOVE, &[name, holder, epoch, &floor, &i64::from(batch), &server])
-                        .await?;
+                    let row =
+                        tx.query_one(&MOVE, &[name, holder, epoch, &floor, &events, &server, &rows]).await?;
                     if row.get::<_, i64>("moved") > 0 {
                         tx.notify(EVENTS_CHANNEL, "");
                     }
@@ -244,14 +287,18 @@ impl Relay {
             .await?;
         if !row.get::<_, bool>("held") {
             self.forget();
-            return Ok(Relayed::NotHolder);
+            return Ok(None);
         }
         if row.get::<_, i64>("server") != self.server {
             *self = Self { server: row.get("server"), ..Self::default() };
         }
         self.ensured = true;
         self.advance(row.get("first"), row.get("oldest"), row.get("next"));
-        Ok(Relayed::Moved(usize::try_from(row.get::<_, i64>("moved")).unwrap_or(0)))
+        let (moved, of): (i64, i64) = (row.get("moved"), row.get("rows"));
+        if of > 0 {
+            self.of_a_row = moved / of;
+        }
+        Ok(Some(Step { events: moved, near: row.get("near") }))
     }
 
     /// `first` was the oldest event there was; transactions below `oldest` had ended, and none from `next` on had begun.

@@ -46,7 +46,7 @@ pub const NODES_ACCESS: Sql = sql(
     "SELECT n.node_id, p.policy->'sshAccounts' AS accounts,
        ARRAY(SELECT c.serial FROM ssh_certs c
          WHERE c.node_id = n.node_id AND c.over_at IS NULL AND c.revoked_at IS NOT NULL ORDER BY c.serial) AS revoked
-     FROM nodes n JOIN pools p USING (pool_id) WHERE n.node_id = ANY($1) AND p.policy->'sshAccounts' IS NOT NULL",
+     FROM nodes n JOIN pools p USING (pool_id) WHERE n.node_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND p.policy->'sshAccounts' IS NOT NULL",
 );
 /// Whoever certifies for a node holds it, so that certificates of one are counted one after the other.
 pub const NODE_HOLD: Sql = sql(

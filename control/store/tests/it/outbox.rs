@@ -87,6 +87,34 @@ async fn writers_and_two_relays_at_once_leave_no_gap_and_no_double() {
 }
 
 #[tokio::test]
+async fn a_relay_that_moved_full_rows_moves_as_many_events_of_rows_of_one() {
+    let db = db().await;
+    let lease = relay_lease(&db.store, "relay").await;
+    let full: &Vec<Event> = &(0..64).map(|n| event(&format!("full-{n:02}"), None)).collect();
+    in_tx!(db.store, |tx| async move {
+        for event in full {
+            outbox::append(tx, event.clone()).await?;
+        }
+        Ok(())
+    });
+    for n in 0..150 {
+        append(&db.store, &format!("one-{n:03}"), None).await;
+    }
+    let mut relay = outbox::Relay::default();
+    let mut moved = Vec::new();
+    while let Relayed::Moved(events @ 1..) = relay.pass(&db.store, &lease, 64).await.unwrap() {
+        moved.push(events);
+    }
+    assert_eq!(moved, [64, 64, 64, 22]);
+    let events = all(&db.store).await;
+    assert_eq!(events.iter().map(|e| e.seq).collect::<Vec<_>>(), (1..=214).collect::<Vec<_>>());
+    assert!(
+        events[64..].iter().map(|e| e.subject.as_str()).is_sorted(),
+        "in the order in which they were told"
+    );
+}
+
+#[tokio::test]
 async fn the_events_of_one_transaction_keep_their_order_over_rows_and_passes() {
     let db = db().await;
     let lease = relay_lease(&db.store, "relay").await;
