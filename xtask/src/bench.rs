@@ -69,8 +69,8 @@ const BENCHES: &[Bench] = &[
         how: How::Bench { programs: &["better-compute"] },
         needs: DATABASE,
         minutes: 6,
-        short: &["--nodes", "10000", "--clients", "128", "--seconds", "60", "--rounds", "1"],
-        long: &["--nodes", "10000", "--clients", "128", "--seconds", "1800", "--rounds", "1"],
+        short: &["--nodes", "10000", "--clients", "256", "--seconds", "60", "--rounds", "1"],
+        long: &["--nodes", "10000", "--clients", "256", "--seconds", "1800", "--rounds", "1"],
     },
     Bench {
         name: "queue",
