@@ -125,7 +125,7 @@ pub const NODE_EVENT_HANDLED: Sql = sql(
     "node_event_handled",
     "UPDATE node_events SET handled_at = compute_now() WHERE node_id = $1 AND journal_id = $2 AND seq = $3",
 );
-/// Marks up to $2 open events of each of these nodes as handled, $3 in all, and gives them, in no order. With the key that
+/// Marks up to $2 open events of each of these nodes as handled, and gives them, in no order. With the key that
 /// signed each, when it is one of its node's own.
 pub const NODES_EVENTS_TAKE: Sql = sql(
     "nodes_events_take",
@@ -134,7 +134,6 @@ pub const NODES_EVENTS_TAKE: Sql = sql(
        CROSS JOIN LATERAL (
          SELECT x.node_id, x.journal_id, x.seq FROM node_events x WHERE x.node_id = w.node_id AND x.handled_at IS NULL
          ORDER BY x.received_at, x.journal_id, x.seq LIMIT $2) o
-       LIMIT $3
      )
      UPDATE node_events e SET handled_at = compute_now() FROM open o
      WHERE e.node_id = o.node_id AND e.journal_id = o.journal_id AND e.seq = o.seq AND e.handled_at IS NULL

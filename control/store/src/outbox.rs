@@ -74,6 +74,12 @@ const MOVE: Sql = sql(
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next"
     ),
 );
+/// For the transaction: the rows that are next are found by their key. The plan of a table that was empty when it was planned
+/// would read all of it for every pass, until somebody cleans it up.
+const BY_KEY: Sql = sql(
+    "outbox_by_key",
+    "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)",
+);
 /// All of them, as whoever hands them on reads them behind every change. Behind a SELECT the numbers are as good as any to the
 /// planner, which plans once then.
 const AFTER_ALL: Sql = sql(
@@ -99,7 +105,8 @@ const RANGE: Sql = sql(
     "SELECT (SELECT min(seq) FROM events) AS first, (SELECT seq FROM event_head) AS head",
 );
 
-pub(crate) const STATEMENTS: &[Sql] = &[APPEND, ENSURE, MOVE, AFTER_ALL, AFTER, AFTER_OF_TENANT, RANGE];
+pub(crate) const STATEMENTS: &[Sql] =
+    &[APPEND, ENSURE, BY_KEY, MOVE, AFTER_ALL, AFTER, AFTER_OF_TENANT, RANGE];
 
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
@@ -274,6 +281,7 @@ impl Relay {
                     if ensure {
                         tx.query(&ENSURE, &[]).await?;
                     }
+                    tx.query_one(&BY_KEY, &[]).await?;
                     let lease: [&(dyn Param + Sync); 3] = [&lease.name, &lease.holder, &lease.epoch];
                     let [name, holder, epoch] = lease;
                     let row =

@@ -79,6 +79,12 @@ impl Capacity {
         }
         let (mut moves, mut left) = (Moves::default(), Vec::new());
         for (place, one) in reports.iter().enumerate() {
+            // A refusal is left, and so is whatever comes after it about the same allocation.
+            if let Some(Report::AllocationFailed(failed)) = &one.report.report
+                && let Ok(id) = failed.allocation_id.parse::<AllocationId>()
+            {
+                spoken.remove(&id);
+            }
             let taken = match said(one) {
                 // Nobody here asks about conditions and instances.
                 None => matches!(

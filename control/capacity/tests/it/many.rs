@@ -406,14 +406,15 @@ async fn plain_reports_of_many_nodes_are_taken_together_and_odd_ones_are_left() 
     let mut said = vec![
         (stranger, bound(&odd[0])),
         (node_of(&odd[1]), failed(&odd[1], "overlap")),
+        (node_of(&odd[1]), bound(&odd[1])),
         (node_of(&odd[2]), bound(&odd[2])),
         (node_of(&odd[2]), bound(&odd[2])),
     ];
     said.extend(plain.iter().map(|one| (node_of(one), bound(one))));
     assert_eq!(
         hand_over(&cloud, &said).await,
-        [0, 1, 3],
-        "a second word about what the first one moved is left"
+        [0, 1, 2, 4],
+        "a word after a refusal is left, and a second one about what the first one moved"
     );
     for one in plain.iter().chain(&odd[2..]) {
         assert_eq!(cloud.get(one).await["state"], "active");
@@ -422,7 +423,7 @@ async fn plain_reports_of_many_nodes_are_taken_together_and_odd_ones_are_left() 
         assert_eq!(cloud.get(one).await["state"], "placed");
     }
     assert_eq!(cloud.events("reservation.active").await, 14);
-    assert_eq!(hand_over(&cloud, &said).await, [0, 1], "what was said before moves nothing");
+    assert_eq!(hand_over(&cloud, &said).await, [0, 1, 2], "what was said before moves nothing");
     assert_eq!(cloud.events("reservation.active").await, 14);
 
     for one in plain {

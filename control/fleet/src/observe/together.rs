@@ -18,12 +18,14 @@ use wire::limits::REPORT_BYTES_MAX;
 use wire::proto::agent::NodeReport;
 use wire::proto::agent::node_report::Report;
 
-use super::{BATCH, about, attest, condition, is_attested, kind_of, limit, shown};
+use super::{BATCH, about, attest, condition, is_attested, kind_of, shown};
 use crate::core::{Fleet, node_key};
 use crate::{FACTS_QUEUE, sql};
 
-/// Events of one transaction at most: what a failure repeats.
+/// Events of one transaction at most: what a failure repeats. Each node has its share, so that none with much to say has others wait.
 const EVENTS_MAX: usize = 1024;
+/// Nodes whose commands one transaction handles, each by itself, while others wait to book on the nodes.
+const SETTLED_MAX: usize = 64;
 
 impl Fleet {
     /// Handles what these nodes sent. Returns which of them have more.
@@ -42,8 +44,8 @@ impl Fleet {
         }
         // Others book on these nodes, and wait from here on until all is committed.
         let mut more = self.observe_events_of_all(tx, &ids).await?;
-        for node_id in those("settled") {
-            if self.observe_commands(tx, node_id).await? {
+        for (place, node_id) in those("settled").enumerate() {
+            if place >= SETTLED_MAX || self.observe_commands(tx, node_id).await? {
                 more.push(node_id);
             }
         }
@@ -54,8 +56,9 @@ impl Fleet {
 
     /// The nodes that may have more events.
     async fn observe_events_of_all(&self, tx: &mut Tx<'_>, ids: &[Uuid]) -> Result<Vec<NodeId>, Fault> {
-        let events_max = i64::try_from(EVENTS_MAX).expect("a small constant");
-        let mut rows = tx.query(&sql::NODES_EVENTS_TAKE, &[&ids, &limit(), &events_max]).await?;
+        let each = (EVENTS_MAX / ids.len().max(1)).clamp(1, BATCH);
+        let share = i64::try_from(each).expect("at most a small constant");
+        let mut rows = tx.query(&sql::NODES_EVENTS_TAKE, &[&ids, &share]).await?;
         rows.sort_by_key(|row| {
             let place = (row.ts("received_at"), row.get::<_, Uuid>("journal_id"), row.get::<_, i64>("seq"));
             (row.id::<NodeId>("node_id"), place)
@@ -84,12 +87,9 @@ impl Fleet {
                 }
             }
         }
-        if rows.len() == EVENTS_MAX {
-            return Ok(ids.iter().copied().map(NodeId::from_uuid).collect());
-        }
         let nodes =
             rows.chunk_by(|one, other| one.get::<_, Uuid>("node_id") == other.get::<_, Uuid>("node_id"));
-        Ok(nodes.filter(|of_one| of_one.len() == BATCH).map(|of_one| of_one[0].id("node_id")).collect())
+        Ok(nodes.filter(|of_one| of_one.len() == each).map(|of_one| of_one[0].id("node_id")).collect())
     }
 
     /// The report of an event, unless it is told as one that nobody should believe.
