@@ -126,7 +126,8 @@ pub const NODE_EVENT_HANDLED: Sql = sql(
     "UPDATE node_events SET handled_at = compute_now() WHERE node_id = $1 AND journal_id = $2 AND seq = $3",
 );
 /// Marks up to $2 open events of each of these nodes as handled, and gives them, in no order. With the key that
-/// signed each, when it is one of its node's own.
+/// signed each, when it is one of its node's own. That they are open is said a second time in words that no index knows: they
+/// are found by their key, and not among all that are open.
 pub const NODES_EVENTS_TAKE: Sql = sql(
     "nodes_events_take",
     "WITH open AS MATERIALIZED (
@@ -136,7 +137,7 @@ pub const NODES_EVENTS_TAKE: Sql = sql(
          ORDER BY x.received_at, x.journal_id, x.seq LIMIT $2) o
      )
      UPDATE node_events e SET handled_at = compute_now() FROM open o
-     WHERE e.node_id = o.node_id AND e.journal_id = o.journal_id AND e.seq = o.seq AND e.handled_at IS NULL
+     WHERE e.node_id = o.node_id AND e.journal_id = o.journal_id AND e.seq = o.seq AND (e.handled_at IS NULL) IS TRUE
      RETURNING e.node_id, e.journal_id, e.seq, e.class, e.report, e.signature, e.key_sha256, e.observed_at, e.received_at,
        (SELECT k.spki_der FROM node_certs k WHERE k.node_id = e.node_id AND k.spki_sha256 = e.key_sha256
           AND k.revoked_at IS NULL ORDER BY k.issued_at DESC LIMIT 1) AS spki_der",

@@ -4,6 +4,9 @@
 //! these very values, finds a short one cheaper than the list of unknown length of a kept plan, and then plans anew at every
 //! call, which costs more than the call. A list that is a subquery has the same unknown length in both.
 //!
+//! Of rows that are asked for by their keys, that they have not ended is said in words that no index knows (`IS TRUE`): an index
+//! of all that have not ended held few when the statement was planned, and is read as a whole then for each list of keys.
+//!
 //! Rows that several transactions want are locked in order of their ids before they are changed.
 
 use store::{Sql, sql};
@@ -125,7 +128,7 @@ pub const RESERVATIONS_END: Sql = sql(
     "reservations_end",
     "UPDATE reservations r SET state = w.state, waiting_reason = '', ended_at = compute_now(), updated_at = compute_now()
      FROM unnest($1::uuid[], $2::text[]) AS w (reservation_id, state)
-     WHERE r.reservation_id = w.reservation_id AND r.ended_at IS NULL",
+     WHERE r.reservation_id = w.reservation_id AND (r.ended_at IS NULL) IS TRUE",
 );
 pub const QUOTA_HOLDS_DELETE_ALL: Sql = sql(
     "quota_holds_delete_all",
@@ -157,7 +160,8 @@ pub const ALLOCATIONS_END: Sql = sql(
     "allocations_end",
     "WITH ended AS (
        UPDATE allocations SET state = CASE state WHEN 'failed' THEN state ELSE 'released' END, ended_at = compute_now()
-       WHERE allocation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND ended_at IS NULL AND state IN ('releasing', 'failed')
+       WHERE allocation_id = ANY(ARRAY(SELECT unnest($1::uuid[]))) AND (ended_at IS NULL) IS TRUE
+         AND state IN ('releasing', 'failed')
        RETURNING allocation_id, node_id
      ), locked AS (
        SELECT c.node_id FROM node_capacity c WHERE c.node_id IN (SELECT node_id FROM ended)

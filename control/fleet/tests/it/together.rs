@@ -84,6 +84,51 @@ async fn reports_of_many_nodes_reach_the_observers_each_once_and_each_nodes_in_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_little_to_say_is_heard_beside_any_number_with_much() {
+    let world = world().await;
+    let quiet = world.ready("gpu-quiet").await;
+    let mut nodes = Vec::new();
+    for at in 0..23 {
+        let machine = world.ready(&format!("gpu-{at}")).await;
+        for seq in 1..=50 {
+            machine.event(&world, seq, &machine.body(condition("GpuHot", false)), None).await;
+        }
+        nodes.push(machine.node_id());
+    }
+    // After all of them, and the last by its id too.
+    quiet.event(&world, 1, &quiet.body(condition("GpuHot", false)), None).await;
+    nodes.push(quiet.node_id());
+    let again = observe(&world, &nodes).await.unwrap();
+    let of_quiet = "SELECT count(*) FROM node_events WHERE node_id = $1 AND handled_at IS NULL";
+    assert_eq!(world.row(of_quiet, &[&quiet.node_id().uuid()]).await.get::<_, i64>(0), 0);
+    let each = "SELECT count(*) FROM (SELECT FROM node_events WHERE handled_at IS NOT NULL GROUP BY node_id HAVING count(*) = 42) AS n";
+    assert_eq!(world.count(each).await, 23, "1,024 of a look, shared by 24");
+    let mut more: Vec<String> = again.into_iter().map(|(key, _)| key).collect();
+    more.sort_unstable();
+    let mut loud: Vec<String> = nodes[..23].iter().copied().map(key).collect();
+    loud.sort_unstable();
+    assert_eq!(more, loud, "they have more, and the quiet one has not");
+    assert!(observe(&world, &nodes).await.unwrap().is_empty());
+    assert_eq!(world.count(OPEN).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_so_many_nodes_are_handled_at_once_and_the_rest_come_next() {
+    let world = world().await;
+    let mut nodes = Vec::new();
+    for at in 0..66 {
+        nodes.push(world.ready(&format!("gpu-{at}")).await.node_id());
+    }
+    world.run("UPDATE commands SET state = 'failed', settled_at = compute_now()", &[]).await;
+    let open = "SELECT count(*) FROM commands WHERE settled_at IS NOT NULL AND handled_at IS NULL";
+    assert_eq!(world.count(open).await, 66, "each has one of its acceptance");
+    assert_eq!(observe(&world, &nodes).await.unwrap().len(), 2);
+    assert_eq!(world.count(open).await, 2);
+    assert!(observe(&world, &nodes).await.unwrap().is_empty());
+    assert_eq!(world.count(open).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_should_believe_is_told_and_reaches_nobody() {
     let world = world().await;
     let [machine, other, revoked] = three(&world).await;

@@ -194,3 +194,22 @@ async fn a_tenant_reads_its_own_events_only_and_months_without_a_partition_get_o
     );
     assert_eq!(read(EventFilter::default()).await, ["a", "b", "c", "d"]);
 }
+
+#[tokio::test]
+async fn a_relay_finds_its_rows_by_their_key_in_a_table_that_was_empty_when_it_was_planned() {
+    let db = db().await;
+    db.batch("ANALYZE outbox_batches").await;
+    let named = |name: &str| store::statements().into_iter().find(|sql| sql.name == name).unwrap();
+    let (by_key, relay) = (&named("outbox_by_key"), named("outbox_move"));
+    let leak = |text: String| store::sql("plan", Box::leak(text.into_boxed_str()));
+    let prepare = &leak(format!("PREPARE planned AS {}", relay.text));
+    let explain = &leak("EXPLAIN EXECUTE planned (NULL, NULL, NULL, NULL, NULL, NULL, NULL)".to_owned());
+    let plan: String = in_tx!(db.store, |tx| async {
+        tx.query(by_key, &[]).await?;
+        tx.execute(prepare, &[]).await?;
+        let rows = tx.query(explain, &[]).await?;
+        Ok::<_, StoreError>(rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect())
+    });
+    assert!(plan.contains("Index Scan using outbox_batches_pkey"), "{plan}");
+    assert!(!plan.contains("Seq Scan on outbox_batches"), "{plan}");
+}
