@@ -11,6 +11,10 @@ use std::process::ExitCode;
 use clap::{Args, Command, FromArgMatches};
 use sim::fleet::command::{self as simulation, SimArgs};
 
+/// Calls, rows and messages are many small allocations that are freed by another thread than made them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 

@@ -16,7 +16,7 @@ use kit::{OsRng, Rng};
 use model::{EventId, Timestamp};
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use store::embedded::{Embedded, EmbeddedConfig};
+use store::embedded::{Embedded, EmbeddedConfig, Size};
 use store::lease::acquire;
 use store::outbox::{self, Event, RELAY_LEASE, Relay, Relayed};
 use store::work::{self, Floor, Queue};
@@ -51,7 +51,9 @@ fn main() -> anyhow::Result<()> {
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
     println!("load at the start {}", std::fs::read_to_string("/proc/loadavg")?.trim());
     println!("{}", probe::append_and_sync(dir.path(), 8192, 1, PROBE)?);
-    let database = Embedded::start_blocking(&EmbeddedConfig::durable(dir.path().join("pg")))?;
+    // Sized as what has so much to hand on: the smaller one has fewer buffers than the events of a run take.
+    let config = EmbeddedConfig { size: Size::Large, ..EmbeddedConfig::durable(dir.path().join("pg")) };
+    let database = Embedded::start_blocking(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(measure(&database, dir.path(), snapshot))
 }

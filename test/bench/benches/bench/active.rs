@@ -89,7 +89,7 @@ async fn measure(args: &Args, plane: &Plane, dir: &Path) -> anyhow::Result<()> {
     // A node's first spec is bound to it, which is part of no later one.
     calls.each_node_once(args.agents).await?;
     println!("each held something once after {:.1} s", started.elapsed().as_secs_f64());
-    agents.analyze(&store).await?;
+    statements::analyze(&store).await?;
     alone(&calls, &store).await?;
     for &rate in &args.rates {
         let before = probe::append_and_sync(dir, PROBE_BYTES, 1, PROBE)?;

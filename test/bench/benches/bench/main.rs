@@ -16,6 +16,10 @@ mod vm;
 
 use clap::{Parser, Subcommand};
 
+/// As in what ships: the gateways that are measured run in this program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {

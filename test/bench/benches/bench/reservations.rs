@@ -13,6 +13,7 @@ use store::embedded::Embedded;
 use store::{Sql, Store, sql};
 
 use crate::plane::Plane;
+use crate::statements;
 
 mod bound;
 pub mod database;
@@ -68,6 +69,7 @@ async fn measure(args: &Args, plane: &Plane, dir: &std::path::Path) -> anyhow::R
     let load =
         Load::fill(plane, &machines, args.clients, args.nodes * machines::GPUS, args.occupancy_percent)
             .await?;
+    statements::analyze(&store).await?;
     println!(
         "pool:    {} machines, {} GPUs, {} booked by {} reservations; {} callers",
         args.nodes,

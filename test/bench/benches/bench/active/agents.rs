@@ -40,7 +40,6 @@ const CERTIFICATES: Sql = sql(
 );
 const OFFERING: Sql =
     sql("bench_offering", "SELECT count(DISTINCT node_id) AS nodes FROM atoms WHERE health = 'healthy'");
-const ANALYZE: Sql = sql("bench_analyze", "ANALYZE");
 
 /// Ended when dropped.
 pub struct Agents(Running);
@@ -74,11 +73,6 @@ impl Agents {
 
     pub fn pid(&self) -> u32 {
         self.0.pid()
-    }
-
-    /// What the server does by itself within a minute: a plan made for a table that was empty is not what is measured.
-    pub async fn analyze(&self, store: &Store) -> anyhow::Result<()> {
-        Ok(store.execute(&ANALYZE, &[]).await.map(drop)?)
     }
 }
 

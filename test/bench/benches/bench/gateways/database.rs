@@ -37,7 +37,6 @@ const MOVED: Sql = sql(
      FROM unnest($1::uuid[], $2::bigint[]) AS k (node_id, session_epoch) JOIN node_sessions s USING (node_id)
      WHERE s.session_epoch > k.session_epoch AND s.closed_at IS NULL ORDER BY 1",
 );
-const ANALYZE: Sql = sql("bench_analyze", "ANALYZE");
 pub struct Database {
     pub store: Store,
     pub embedded: Embedded,
@@ -53,7 +52,7 @@ impl Database {
             let store = Store::open(embedded.store_config(Embedded::DATABASE)).await?;
             store::migrate::run(&store).await?;
             fill(&store, nodes, at).await?;
-            store.execute(&ANALYZE, &[]).await?;
+            statements::analyze(&store).await?;
             // Its connections were made on a runtime that ends here.
             store.close();
             anyhow::Ok(())
@@ -66,11 +65,6 @@ impl Database {
 
     pub fn url(&self) -> String {
         self.embedded.url(Embedded::DATABASE).reveal().to_owned()
-    }
-
-    /// What the server does by itself within a minute: a plan made for a table that was empty is not what is measured.
-    pub async fn analyze(&self) -> anyhow::Result<()> {
-        Ok(self.store.execute(&ANALYZE, &[]).await.map(drop)?)
     }
 
     pub async fn open_sessions(&self) -> anyhow::Result<i64> {

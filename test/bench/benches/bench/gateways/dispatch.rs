@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (_process, address) = gateway(1, &at, &database.url())?;
     println!("{}", fleet.connect("connect", &address, HEARTBEAT)?);
     let runtime = crate::runtime()?;
-    runtime.block_on(database.analyze())?;
+    runtime.block_on(statements::analyze(&database.store))?;
     std::thread::sleep(SETTLES);
     idle(args, &database, &runtime)?;
     let before = probe::append_and_sync(dir.path(), PROBE_BYTES, 1, PROBE)?;

@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut process, address) = gateway(1, &at, &database.url())?;
     println!("{}", fleet.connect("first sessions", &address, HEARTBEAT)?);
     let runtime = crate::runtime()?;
-    runtime.block_on(database.analyze())?;
+    runtime.block_on(statements::analyze(&database.store))?;
     let cores = std::thread::available_parallelism()?.get() as f64;
     let mut seen = Vec::new();
     for round in 0..args.rounds {
