@@ -13,9 +13,11 @@ async fn what_a_pass_runs_often_goes_by_an_index() {
     let world = world().await;
     world.run("ANALYZE", &[]).await;
     let node = "'00000000-0000-0000-0000-000000000000'";
+    let nodes = "'{00000000-0000-0000-0000-000000000000}'";
     // Small tables are read whole whatever their indexes; this asks whether an index serves.
     for (statement, literals, index) in [
         (fleet::sql::NODE_EVENTS_OPEN, &[node, "64"][..], "node_events_open"),
+        (fleet::sql::NODES_EVENTS_TAKE, &[nodes, "64"][..], "node_events_pkey on node_events e"),
         (fleet::sql::COMMANDS_SETTLED, &[node, "64"][..], "commands_unhandled_by_node"),
         (fleet::sql::COMMANDS_EXPIRE, &[][..], "commands_pending|commands_in_flight"),
         (fleet::sql::COMMANDS_TIME_OUT, &[][..], "commands_in_flight"),
