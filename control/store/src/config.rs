@@ -108,8 +108,8 @@ impl StoreConfig {
         set("idle_in_transaction_session_timeout", &self.idle_in_transaction_timeout.as_millis().to_string());
         // Statements here touch few rows: compiling one takes a thousand times as long as running it.
         set("jit", "off");
-        // What is asked for lies in memory, or on a disk that seeks. By what PostgreSQL takes for granted, of disks that turn, a
-        // few hundred rows of a large table are dearer to look up than all of it is to read.
+        // What is asked for lies in memory, or on a disk that nothing moves in. By what PostgreSQL takes for granted, of disks
+        // that turn, a few hundred rows of a large table are dearer to look up than all of it is to read.
         set("random_page_cost", "1.1");
         set("timezone", "UTC");
         set("search_path", "public");

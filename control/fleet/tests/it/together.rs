@@ -86,7 +86,6 @@ async fn reports_of_many_nodes_reach_the_observers_each_once_and_each_nodes_in_o
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_little_to_say_is_heard_beside_any_number_with_much() {
     let world = world().await;
-    let quiet = world.ready("gpu-quiet").await;
     let mut nodes = Vec::new();
     for at in 0..23 {
         let machine = world.ready(&format!("gpu-{at}")).await;
@@ -96,6 +95,7 @@ async fn a_node_with_little_to_say_is_heard_beside_any_number_with_much() {
         nodes.push(machine.node_id());
     }
     // After all of them, and the last by its id too.
+    let quiet = world.ready("gpu-quiet").await;
     quiet.event(&world, 1, &quiet.body(condition("GpuHot", false)), None).await;
     nodes.push(quiet.node_id());
     let again = observe(&world, &nodes).await.unwrap();
